@@ -261,17 +261,17 @@ def _hosts(databases: Sequence[Artifact], before: Sequence[Artifact], part: str)
     return {"rows": rows, "more": more}
 
 
-def _rules(databases: Sequence[Artifact]) -> dict[str, tuple[str, bytes, bytes | None]] | None:
-    """Returns status, robots.txt and tdmrep.json by host; None if there are too many, or none."""
+def _rules(databases: Sequence[Artifact]) -> dict[str, tuple[str, bytes, dict[str, bytes]]] | None:
+    """Returns status, robots.txt, and the files with terms by URL, by host; None if there are too many, or none."""
     entries = [entry for one in databases for item in one.parts for entry in item.files if entry.path == ROBOTS_FILE]
     if not entries or sum(entry.rows or 0 for entry in entries) > MOST_RULES:
         return None
     rows = [row for one in databases for row in one.table(ROBOTS_FILE).to_pylist()]
-    return {row["host"]: (row["status"], row["body"], row["tdm"]) for row in rows}
+    return {row["host"]: (row["status"], row["body"], dict(row.get("files") or ())) for row in rows}
 
 
 def _robots(host: str, rules: Mapping[str, Any] | None, earlier: Mapping[str, Any] | None) -> object:
-    """Returns the state of a host's robots.txt, and whether it or tdmrep.json changed since the cycle before."""
+    """Returns the state of a host's robots.txt, and whether it or a file with terms changed since the cycle before."""
     if not rules or host not in rules:
         return ""
     state = {"ok": "read", "missing": "none"}.get(rules[host][0], rules[host][0])

@@ -287,7 +287,7 @@ class Robots:
         if not (self._stated or self.licenses):
             return []
         path = path_of(url)
-        forms = {form: form(path) for form in (literal, equivalent)}
+        forms: dict[Normalization, str] = {form: form(path) for form in (literal, equivalent)}
         terms = [(one.field, one.text) for one in self._stated if one.matches(forms)]
         return terms + [(_LICENSE, address) for address in self.licenses]
 
@@ -474,7 +474,7 @@ class _Preferences:
 
     def refuse(self, path: str) -> bool:
         """Returns whether the longest matching pattern of a field refuses training, in either normalization."""
-        forms = {form: form(path) for form in (literal, equivalent)}
+        forms: dict[Normalization, str] = {form: form(path) for form in (literal, equivalent)}
         firsts = (
             next((rule for rule in rules if rule.matches(forms[form])), None)
             for (_, form), rules in self._rules.items()

@@ -2,7 +2,7 @@
 
 The file of the TDM Reservation Protocol (W3C community group, final report of 2024-05-10, section "TDM File on the
 Origin Server"): an array of rules, of which the first with a matching location applies. Locations are patterns as in
-robots.txt, with escapes equivalent to the characters they encode.
+robots.txt, with escapes equivalent to the characters they encode. A site without a readable file reserves nothing by it.
 """
 
 import json
@@ -10,6 +10,8 @@ import json
 from tasks.formats.web.path_pattern import PathPattern, equivalent, path_of
 
 TDMREP = "/.well-known/tdmrep.json"
+"""Path of the file."""
+
 _TDM_PROPERTIES = ("tdm-reservation", "tdm-policy")
 _MAX_VALUE = 1000
 

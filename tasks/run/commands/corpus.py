@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tasks.run.commands.command import Command, filled_lines, on_store, overridden, show
+from tasks.run.commands.command import Command, filled_lines, on_store, overridden, recipe_of, show
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.crawl.config import CrawlConfig
 
@@ -89,6 +89,24 @@ def _row(name: str, kind: str, package: str) -> str:
     return f"{name:20} {kind:30} {package}"
 
 
+def _key_directory(options: argparse.Namespace) -> None:
+    from tasks.core.errors import InputError
+    from tasks.stages.crawl.http.signature import write_directory
+
+    settings = recipe_of(options).of(CrawlConfig).signature
+    if not settings.key:
+        raise InputError("the recipe signs no requests", "set key and directory in [crawl.signature]")
+    print(write_directory(settings, options.out, options.also, options.days * 86400))
+
+
+def _key_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("out", help="the folder to create or to renew")
+    command.add_argument("--days", type=int, default=30, help="for which its headers are valid; default: 30")
+    command.add_argument(
+        "--also", action="append", default=[], metavar="KEY", help="env:NAME or file:/path of the next or last key"
+    )
+
+
 def _status(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
     from tasks.stages.crawl.status import render, status
 
@@ -160,4 +178,5 @@ COMMANDS = (
     Command("status", "progress of a crawl cycle", on_store(_status), _status_arguments, json=True),
     Command("why", "why URLs are crawled or not", on_store(_why), _why_arguments, json=True),
     Command("crawldb", "URLs of the crawl DB, and their counts", on_store(_crawldb), _crawldb_arguments, json=True),
+    Command("key-directory", "public keys of a crawler that signs (Web Bot Auth)", _key_directory, _key_arguments),
 )

@@ -22,7 +22,11 @@ _PRIVATE = tuple(
     map(ipaddress.ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"))
 )
 
+REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:/.+")
+"""Where a secret is: in a variable of the task's environment, or in a file."""
+
 _TOKEN = re.compile(r"[A-Za-z_-]+")
+_DIRECTORY = re.compile(r"https://[a-z0-9.-]+(?::\d{1,5})?")
 _SCOPE = re.compile(r"(\*\.)?[a-z0-9._:\[\]-]+")
 _ONE_HOST = re.compile(r"([a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:]+\])(?::(\d{1,5}))?")
 _CONTACT = re.compile(r"(https?://[^\s/]+\S*|mailto:[^\s@]+@[^\s@]+)")
@@ -70,6 +74,42 @@ class RenderConfig(Config):
         "font",
     )
     """Kinds of resources that are not requested: they contain no text."""
+
+
+class SignatureConfig(Config):
+    """Web Bot Auth: every request over TLS is signed with your key, so that sites can verify who sends it."""
+
+    key: str = ""
+    """Reference to the private Ed25519 key, as PEM (PKCS #8) or JWK: "env:NAME" of the task's environment (in Airflow:
+    a secret of the deployment), or "file:/path". Empty: requests are not signed."""
+
+    directory: str = ""
+    """Web origin at which you serve the key directory, such as "https://crawler.example.org"; the command
+    `key-directory` writes it."""
+
+    agent_form: Literal["dictionary", "string"] = "dictionary"
+    """Form of the header Signature-Agent: that of the draft of September 2026, or "string" for verifiers that only know
+    its earlier versions."""
+
+    @field_validator("key")
+    @classmethod
+    def _is_reference(cls, value: str) -> str:
+        if value and not REFERENCE.fullmatch(value):
+            raise ValueError("the key itself must not be in a recipe; write env:NAME or file:/path")
+        return value
+
+    @field_validator("directory")
+    @classmethod
+    def _is_origin(cls, value: str) -> str:
+        if value and not _DIRECTORY.fullmatch(value):
+            raise ValueError(f"{value!r} is not an origin such as https://crawler.example.org, without a path")
+        return value
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> "SignatureConfig":
+        if bool(self.key) != bool(self.directory):
+            raise ValueError("set both key and directory, or neither")
+        return self
 
 
 class CrawlConfig(Config):
@@ -175,10 +215,17 @@ class CrawlConfig(Config):
     feeds: bool = True
     """Follow RSS and Atom feeds that pages name."""
 
-    ai_optouts: tuple[Literal["robots", "header", "meta", "tdm"], ...] = ("robots", "header", "meta", "tdm")
-    """Opt-outs from AI training that are respected: groups for AI crawlers and Content-Signal in robots.txt;
-    X-Robots-Tag noai; robots meta noai; TDM reservation (header, meta, and a file that costs a request per
-    site). An opt-out that addresses other AI crawlers by name is respected, too."""
+    ai_optouts: tuple[Literal["robots", "header", "meta", "tdm", "rsl"], ...] = (
+        "robots",
+        "header",
+        "meta",
+        "tdm",
+        "rsl",
+    )
+    """Opt-outs from AI training that are respected: groups for AI crawlers, Content-Usage and Content-Signal in
+    robots.txt; the latter two as headers, and X-Robots-Tag noai; robots meta noai; TDM reservation (header, meta, and a
+    file that costs a request per site); RSL licenses (a request for each). An opt-out that addresses other AI crawlers
+    by name is respected, too."""
 
     name_servers: tuple[str, ...] = ()
     """Name servers (IP addresses), in the order of preference; empty means those of this machine."""
@@ -204,6 +251,9 @@ class CrawlConfig(Config):
 
     render: RenderConfig = RenderConfig()
     """Rendering of pages that show their text only in a browser."""
+
+    signature: SignatureConfig = Field(default=SignatureConfig(), exclude_if=lambda one: not one.key)
+    """Signatures of requests (Web Bot Auth)."""
 
     allow_loopback: bool = False
     """Lets the crawl reach this machine (127.0.0.0/8, ::1, *.localhost) on any port. For demos and tests."""

@@ -37,6 +37,7 @@ from tasks.stages.crawl.hosts.rules import HostRobots, HostRules
 from tasks.stages.crawl.http.client import VERSION as CLIENT_VERSION
 from tasks.stages.crawl.http.client import Client
 from tasks.stages.crawl.http.connection import socket_budget
+from tasks.stages.crawl.http.signature import request_signer
 from tasks.stages.crawl.inject import number_of, scope_of
 from tasks.stages.crawl.page.parser import PageParser
 from tasks.stages.crawl.page.reading import Reader
@@ -65,6 +66,7 @@ _REMEDIES = {
     "robots_denied": "the site's robots.txt forbids the seeds; choose others or request permission from the site",
     "private_address": "the name resolves to an internal address; use a public host",
     "noindex": "the page opts out of indexing; choose another seed",
+    "ai_optout": "the site opts out of AI training; choose other seeds or request permission from the site",
     HOST_DENIED: "the hosts file denies it; remove the entry, or choose other seeds",
     "mime": "the seed is of a content type that is not in [crawl] mime_types",
 }
@@ -101,6 +103,7 @@ class FetchTask:
 
     def __init__(self, config: CrawlConfig, inputs: Inputs, output: Output) -> None:
         self._config = config
+        self._signer = request_signer(config.signature)
         self._sockets = socket_budget(config.concurrency + WAITING)
         self._output = output
         self._first_cycle = inputs.get("previous") is None
@@ -159,7 +162,7 @@ class FetchTask:
         politeness = self._politeness = Politeness(config, clocks, self._policy)
         politeness.load(map(fetchlog.clock_of, self._hosts))
         parser = PageParser(config.user_agent)
-        client = Client(config, begin=politeness.begin, policy=self._policy, sockets=self._sockets)
+        client = Client(config, begin=politeness.begin, policy=self._policy, sockets=self._sockets, signer=self._signer)
         async with self._policy.watch(self._adjust), StateWriter(self._output, self._state).running(), client:
             rules = HostRules(
                 client,
@@ -168,9 +171,10 @@ class FetchTask:
                 config.max_backoff_s,
                 ai_optout="robots" in config.ai_optouts,
                 tdm="tdm" in config.ai_optouts,
+                rsl="rsl" in config.ai_optouts,
             )
             rules.load(fetchlog.rules_of(self._listed.table(fetchlist.ROBOTS_FILE)))
-            reader = Reader(config, parser, self._scope, rules.sitemaps, self._order.traps.note)
+            reader = Reader(config, parser, self._scope, rules.sitemaps, self._order.traps.note, rules.licensing)
             deadline = self._begin + config.time_box_s
             visitor = Visitor(
                 config,

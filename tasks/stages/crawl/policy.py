@@ -50,7 +50,7 @@ from tasks.core.store import read_outside
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import Link, link
 from tasks.formats.web.url import authority, host_and_port, identity
-from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.config import REFERENCE, CrawlConfig
 
 log = logging.getLogger("sluice.crawl")
 
@@ -69,7 +69,6 @@ _WWW = "www."
 _ENTRY = re.compile(r"(\*\.)?([a-z0-9._-]+|\[[0-9a-f:.]+\])(:\d+)?")
 # RFC 9110, 5.6.2.
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:/.+")
 _LANGUAGES = re.compile(r"[A-Za-z0-9*;=,. -]{1,200}")
 _PARAMETER = re.compile(r"[^&=#*\s]*\*?")
 _OWN_FIELDS = {"accept-language": "accept_language", "cookie": "cookies"}
@@ -78,7 +77,7 @@ _FIXED = frozenset(
     {
         *("accept-encoding", "connection", "content-length", "expect", "host", "if-modified-since", "if-none-match"),
         *("keep-alive", "proxy-authorization", "proxy-connection", "range", "te", "trailer", "transfer-encoding"),
-        *("upgrade", "user-agent"),
+        *("signature", "signature-agent", "signature-input", "upgrade", "user-agent"),
     }
 )
 
@@ -159,7 +158,7 @@ class HostSettings(Config):
         for name, value in values.items() if isinstance(values, dict) else ():
             if not _TOKEN.fullmatch(name):
                 raise ValueError(f"{name!r} is not a valid name of a header or cookie")
-            if not (isinstance(value, str) and _REFERENCE.fullmatch(value)):
+            if not (isinstance(value, str) and REFERENCE.fullmatch(value)):
                 raise ValueError(f'{name} is not a reference: instead of its value write "env:NAME" or "file:/path"')
         return values
 
@@ -532,13 +531,8 @@ def _www_variants(host: str) -> tuple[str, str]:
 
 def _value_of(reference: str, host: str, name: str) -> str:
     """Returns the value of a header or cookie, "env:NAME" or "file:/path"; raises InputError."""
-    kind, _, source = reference.partition(":")
     try:
-        if kind == "env":
-            value = os.environ[source]
-        else:
-            with open(source, encoding="utf-8") as file:
-                value = file.read()
+        value = read_reference(reference)
     except (OSError, KeyError, UnicodeDecodeError):
         raise InputError(
             f"hosts file: the value of {name} for {host} is not found at {reference}", "set it where the crawl runs"
@@ -550,3 +544,12 @@ def _value_of(reference: str, host: str, name: str) -> str:
             "it must be one line of printable ASCII",
         )
     return value
+
+
+def read_reference(reference: str) -> str:
+    """Returns the secret at "env:NAME" or "file:/path"; raises KeyError, OSError or UnicodeDecodeError."""
+    kind, _, source = reference.partition(":")
+    if kind == "env":
+        return os.environ[source]
+    with open(source, encoding="utf-8") as file:
+        return file.read()

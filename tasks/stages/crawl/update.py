@@ -196,13 +196,15 @@ FROM named n LEFT JOIN previous_hosts p USING (host) LEFT JOIN tried a USING (ho
 ORDER BY n.host
 """.format(captured=_sql_list(tuple(sorted(fetchlog.CAPTURED))))
 
-# A robots.txt from the previous cycle is in both tables, and its site's tdmrep.json may have been added since. The
+# A robots.txt from the previous cycle is in both tables, and further files of its site may have been added since. The
 # empty row adds a column that old crawl DBs do not have.
 ROBOTS = """
-SELECT origin, host, status, body, crawl_delay_s, fetched_at, tdm FROM (
+SELECT origin, host, status, body, crawl_delay_s, fetched_at, files FROM (
   SELECT * FROM previous_robots UNION ALL BY NAME SELECT * FROM seen_robots
-  UNION ALL BY NAME SELECT CAST(NULL AS BLOB) AS tdm WHERE false
-) QUALIFY row_number() OVER (PARTITION BY origin ORDER BY fetched_at DESC, tdm IS NULL) = 1 ORDER BY origin
+  UNION ALL BY NAME SELECT CAST(NULL AS MAP(VARCHAR, BLOB)) AS files WHERE false
+) QUALIFY row_number() OVER (
+  PARTITION BY origin ORDER BY fetched_at DESC, coalesce(cardinality(files), 0) DESC
+) = 1 ORDER BY origin
 """
 
 EDGES = """

@@ -60,7 +60,7 @@ class Visitor:
         config: the crawl's settings.
         client: sends requests.
         politeness: the hosts' clocks.
-        rules: robots.txt and tdmrep.json, by origin.
+        rules: robots.txt, tdmrep.json and licenses, by origin.
         reader: reads responses.
         order: source of the URLs; receives their outcomes.
         segment: stores captures, and a row for every outcome.
@@ -122,7 +122,7 @@ class Visitor:
                     limit=self._config.max_body_bytes,
                     body_limit=self._reader.body_limit,
                     # The full page is needed, because its header or meta element may override the site's file.
-                    headers={} if ruling.reserved else _conditions(candidate),
+                    headers={} if ruling.may_be_overridden else _conditions(candidate),
                     keep_partial=True,
                 )
         except FetchError as error:
@@ -241,10 +241,10 @@ class Visitor:
             fetched_at=fetched_at,
             etag=(response.header("etag") or "")[:1000],
             last_modified=(response.header("last-modified") or "")[:100],
-            terms=terms_json(**ruling.terms, header=header_terms(response.headers)),
+            terms=terms_json(**ruling.terms, header=header_terms(response.headers, candidate.url)),
         )
-        if response.status == 304 and candidate.earlier is not None and not ruling.reserved:
-            if refused := self._reader.refused_by_headers(response):
+        if response.status == 304 and candidate.earlier is not None and not ruling.may_be_overridden:
+            if refused := await self._reader.refused_by_headers(candidate.url, response):
                 return outcome._replace(reason=refused)
             return self._store_revisit(candidate, candidate.earlier, response, outcome)
         if 300 <= response.status < 400:
@@ -255,9 +255,9 @@ class Visitor:
             return outcome._replace(reason=PAYMENT)
         if response.status not in PAGE_STATUSES:
             return outcome
-        return await self._read_page(candidate, response, outcome, ruling.reserved)
+        return await self._read_page(candidate, response, outcome, ruling)
 
-    async def _read_page(self, candidate: Candidate, response: Response, outcome: Outcome, reserved: bool) -> Outcome:
+    async def _read_page(self, candidate: Candidate, response: Response, outcome: Outcome, ruling: Ruling) -> Outcome:
         """Returns the outcome of a page; writes it to the segment if it is kept."""
         if response.truncated == "disconnect":
             outcome = outcome._replace(etag="", last_modified="")  # they apply to the full body
@@ -265,7 +265,7 @@ class Visitor:
             outcome = outcome._replace(redirect=target)
         if not self._reader.body_limit(response.status, response.headers):
             return outcome._replace(reason="mime")
-        read = await self._reader.read(candidate.url, response, outcome.mime, reserved=reserved)
+        read = await self._reader.read(candidate.url, response, outcome.mime, ruling)
         links = read.outlinks + self._sitemaps(candidate.url)
         outcome = outcome._replace(
             reason=read.reason,

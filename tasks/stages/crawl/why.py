@@ -1,8 +1,8 @@
 """Explains why a URL is crawled or not: the facts about it, the obstacles to fetching it, and both as text.
 
 Reads the hosts file and committed artifacts: the seeds, and the fetch list, segment and crawl DB of the partition that
-owns the URL. The crawl DB contains the robots.txt and tdmrep.json of its site. All artifacts are the newest ones, or
-those of one version. Sends no requests to sites, so the current rules of a site may differ.
+owns the URL. The crawl DB contains the robots.txt, tdmrep.json and licenses of its site. All artifacts are the newest
+ones, or those of one version. Sends no requests to sites, so the current rules of a site may differ.
 """
 
 import json
@@ -24,12 +24,11 @@ from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import domain_of, link
 from tasks.formats.web.robots import Robots, ai_optout_rule, deciding_rule
 from tasks.formats.web.scope import Scope
-from tasks.formats.web.tdmrep import Reservations
 from tasks.formats.web.url import is_trap, origin_of
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.generate import due_of
 from tasks.stages.crawl.hosts.politeness import min_delay_s
-from tasks.stages.crawl.hosts.rules import MAX_AGE
+from tasks.stages.crawl.hosts.rules import MAX_AGE, rules_from, site_licenses
 from tasks.stages.crawl.http.address import Grants, refusal
 from tasks.stages.crawl.inject import REJECTED_FILE, file_of, member, number_of, scope_of
 from tasks.stages.crawl.policy import HOST_DENIED, HOST_DROPPED, HostsFile, Policy, hosts_file_in, read_hosts_file
@@ -262,16 +261,17 @@ class FactReader:
         return {"place": row["file_row_number"] + 1, "of": length, "score": row["score"]}
 
     def _rules(self, lookup: Lookup) -> Facts | None:
-        """Returns the rules of the site's robots.txt and tdmrep.json for the URL, if the crawl DB has them."""
+        """Returns the rules of the files of the site for the URL, if the crawl DB has them."""
         url, config = self._link.url, self._config
         origin = origin_of(url)
         files = lookup.files("crawldb", crawldb.ROBOTS_FILE)
         row = lookup.one("crawldb", files, "SELECT * FROM stored WHERE origin = ?", origin)
         if row is None:
             return None
-        body, tdm = bytes(row["body"] or b""), bytes(row.get("tdm") or b"")
-        reserved = bool(tdm) and "tdm" in config.ai_optouts and Reservations(tdm).reserves(url)
+        body = bytes(row["body"] or b"")
         robots = Robots(body, config.user_agent)
+        rules = rules_from(origin, robots, dict(row.get("files") or ()))
+        tdm, licensing = rules.reservations, rules.licensing(url, site_licenses(origin, robots))
         return {
             "origin": origin,
             "robots_txt": row["status"],
@@ -280,8 +280,12 @@ class FactReader:
             "decision": deciding_rule(body, config.user_agent, url)._asdict(),
             "ai_optout": "robots" in config.ai_optouts and robots.ai_optout(url),
             "ai_rule": ai_optout_rule(body, url)._asdict(),
-            "reserved": reserved,
-            "terms": {"robots": robots.terms(url), "tdmrep": list(Reservations(tdm).terms(url)) if tdm else []},
+            "reserved": "tdm" in config.ai_optouts and tdm is not None and tdm.reserves(url),
+            "unlicensed": "rsl" in config.ai_optouts and licensing.permits is False,
+            "terms": {
+                "robots": [*robots.terms(url), *licensing.terms],
+                "tdmrep": list(tdm.terms(url)) if tdm is not None else [],
+            },
         }
 
     def _pace(self, lookup: Lookup) -> Facts:
@@ -428,6 +432,9 @@ def _site_obstacles(rules: Facts | None) -> list[Obstacle]:
         obstacles.append(_obstacle("ai_optout", signal if ai_rule["allowed"] else _rule_text(ai_rule)))
     if rules["reserved"]:
         says = "tdmrep.json reserves it, unless its header or meta element says otherwise"
+        obstacles.append(_obstacle("ai_optout", says))
+    if rules["unlicensed"]:
+        says = "the license that robots.txt names does not permit training, unless the page names another one"
         obstacles.append(_obstacle("ai_optout", says))
     return obstacles
 

@@ -1,1 +1,1 @@
-"""State of hosts: politeness clocks, and the rules in robots.txt and tdmrep.json."""
+"""State of hosts: politeness clocks, and the rules in robots.txt, tdmrep.json and licenses."""

@@ -1,79 +1,64 @@
-"""Rules of sites: robots.txt and tdmrep.json, fetched politely once a day.
+"""Rules of sites: robots.txt, tdmrep.json and RSL licenses, fetched politely once a day.
 
 By RFC 9309, 2.3.1, 4xx means that there are no rules. An unreachable file (429, 5xx, network error after three tries,
 content that cannot be decoded) never counts as permission: the host is skipped for this cycle. Files are cached for
 24 hours (2.4), also for the next cycle, as `HostRobots` rows; in memory they are compressed, and the parsed rules of
 recently used sites are cached (`RulesCache`).
 
-tdmrep.json is requested once, before the first page of the site, and expires with its robots.txt. By the protocol, a
-site without a readable one reserves nothing and is crawled.
-
-Up to five redirects are followed (`SiteFiles`), with the same politeness as for pages; the body is decoded, and
-truncated one byte above 512 KiB. If a file redirects to another site, the robots.txt of that site is fetched first,
-because its Crawl-delay applies to the request. Many sites may redirect to one host: each file there is requested only
-once, at the pace of that host, and no visit occupies a slot while it waits for the file.
+The other files state usage terms: tdmrep.json, the licenses that robots.txt names, and those that pages name in Link
+headers and elements. Each is requested once, before the first page that it applies to (licenses of pages: before the
+page is kept), and expires with the robots.txt of the site. A site without a readable file reserves nothing by it and is
+crawled.
 """
 
 import logging
 import time
-import zlib
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import NamedTuple
 
 from tasks.formats.web.canonical_url import canonical
-from tasks.formats.web.content_encoding import decode
 from tasks.formats.web.robots import MAX_BYTES, Robots, complete_lines
+from tasks.formats.web.rsl import RslDocument, strictest
 from tasks.formats.web.tdmrep import TDMREP, Reservations
 from tasks.formats.web.url import authority, distinct, origin_of
-from tasks.stages.crawl.hosts.politeness import (
-    HOST_BACKOFF,
-    HOST_FAILURES,
-    HostState,
-    Politeness,
-    crawl_delay,
-    retry_after,
+from tasks.stages.crawl.hosts.politeness import HOST_BACKOFF, HOST_FAILURES, HostState, Politeness, crawl_delay
+from tasks.stages.crawl.hosts.site_files import (
+    MAX_AGE_S,
+    MAX_REDIRECTS,
+    UNUSABLE,
+    FileUnavailableError,
+    HostBusyError,
+    SiteFiles,
+    compress,
+    decompress,
 )
-from tasks.stages.crawl.http.address import PORT, PRIVATE
-from tasks.stages.crawl.http.client import Client, FetchError, Response
-from tasks.stages.crawl.policy import HOST_DENIED
+from tasks.stages.crawl.http.client import Client
 
 log = logging.getLogger("sluice.crawl")
 
 TRIES = 3
 
-MAX_REDIRECTS = 5
 MAX_SITEMAPS = 1000
-MAX_AGE_S = 24 * 3600.0
-"""Seconds for which a file may be used (RFC 9309, 2.4)."""
+MAX_LICENSES = 20
+"""Licenses that are read of one site, over its robots.txt and all its pages."""
 MAX_AGE = timedelta(seconds=MAX_AGE_S)
 
 UNAVAILABLE = "robots_unavailable"
 DENIED = "robots_denied"
 AI_OPTOUT = "ai_optout"
 OK, MISSING, UNREACHABLE = "ok", "missing", "unavailable"
-UNUSABLE = "unusable"
-"""The reason of a file that cannot be fetched by another try, although its host may answer."""
-
-# Reasons for which another try is useless. If the host's own file fails with one, its pages would, too.
-_PERMANENT = (PRIVATE, PORT, "url", "tls", HOST_DENIED)
-# A body of this size is longer than the limit.
-_READ = MAX_BYTES + 1
 
 # Bytes of compressed files, and of files with parsed rules; these take some twenty times the size of their text.
 _MAX_CACHED, _MAX_PARSED = 128 << 20, 8 << 20
-# Bytes of compressed files that others redirect to, and of an entry without the file.
-_MAX_FILES_CACHED, _ENTRY_BYTES = 16 << 20, 500
-# A visit that waits for a file fetched by another one checks after this time, which doubles up to a maximum.
-_RECHECK_S, _MAX_RECHECK_S = 0.1, 5.0
 
 
 @dataclass(frozen=True)
 class HostRobots:
-    """The robots.txt and tdmrep.json of one origin as stored for the next cycle.
+    """The files of one origin as stored for the next cycle.
 
     Attributes:
         origin: scheme and authority, "https://example.org".
@@ -81,7 +66,8 @@ class HostRobots:
         body: the robots.txt, decoded, at most 512 KiB.
         fetched_at: time of the request, in UTC.
         crawl_delay_s: Crawl-delay in seconds, 0 for none.
-        tdm: the tdmrep.json, decoded; b"" if there is no readable one, None if unknown.
+        files: tdmrep.json and licenses by URL, decoded; b"" for one that is missing or unreadable. Files that could not
+            be fetched are left out.
     """
 
     origin: str
@@ -89,7 +75,19 @@ class HostRobots:
     body: bytes
     fetched_at: datetime
     crawl_delay_s: float
-    tdm: bytes | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+class Licensing(NamedTuple):
+    """What RSL licenses say about one URL.
+
+    Attributes:
+        permits: whether they permit the training of AI models; None if they say nothing about it.
+        terms: their terms as (name, value).
+    """
+
+    permits: bool | None = None
+    terms: tuple[tuple[str, str], ...] = ()
 
 
 class Ruling(NamedTuple):
@@ -99,51 +97,41 @@ class Ruling(NamedTuple):
         denied: why the URL must not be fetched (see `HostRules.denial`), or "".
         detail: why robots.txt is unavailable, as text, or "".
         reserved: whether tdmrep.json reserves the URL from text and data mining.
+        licensed: whether the licenses of robots.txt permit training; None if they say nothing.
         terms: terms of use as (name, value), by file.
     """
 
     denied: str = ""
     detail: str = ""
     reserved: bool = False
+    licensed: bool | None = None
     terms: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType({})
 
-
-class HostBusyError(Exception):
-    """A host must not be requested yet; the look-up continues where it stopped when it is called again.
-
-    Attributes:
-        seconds: time to wait before the next call.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(f"{seconds:.1f} s")
-        self.seconds = seconds
-
-
-class FileUnavailableError(Exception):
-    """A try to fetch a file has failed.
-
-    Attributes:
-        reason: code for why another try is useless, or "".
-        retry_after_s: Retry-After of the host in seconds, or None.
-        authority: the host that is busy or did not answer, or "".
-    """
-
-    def __init__(
-        self, detail: str, *, reason: str = "", retry_after_s: float | None = None, authority: str = ""
-    ) -> None:
-        super().__init__(detail)
-        self.reason = reason
-        self.retry_after_s = retry_after_s
-        self.authority = authority
+    @property
+    def may_be_overridden(self) -> bool:
+        """Whether a file refuses the URL, and its page has the last word in its header or elements."""
+        return self.reserved or self.licensed is False
 
 
 @dataclass(frozen=True)
 class Rules:
-    """The parsed files of one origin; `reservations` is None if there is no tdmrep.json."""
+    """The parsed files of one origin.
+
+    Attributes:
+        robots: the robots.txt.
+        reservations: the tdmrep.json, or None.
+        licenses: the readable licenses by URL.
+    """
 
     robots: Robots
     reservations: Reservations | None
+    licenses: Mapping[str, RslDocument]
+
+    def licensing(self, url: str, licenses: Iterable[str]) -> Licensing:
+        """Returns what some of the licenses, given by URL, say about `url`."""
+        documents = [self.licenses[license_url] for license_url in licenses if license_url in self.licenses]
+        terms = dict.fromkeys((f"rsl-{name}", value) for one in documents for name, value in one.terms(url))
+        return Licensing(strictest(one.permits_training(url) for one in documents), tuple(terms))
 
 
 @dataclass
@@ -157,8 +145,8 @@ class CachedRules:
         reason: code for why the origin is skipped, or "".
         detail: the same as text.
         crawl_delay_s: Crawl-delay in seconds, 0 for none.
-        tdm: the compressed tdmrep.json; b"" if there is no readable one, None if unknown.
-        tdm_requested: whether tdmrep.json was requested, successfully or not.
+        files: compressed tdmrep.json and licenses by URL; b"" for one that is missing or unreadable.
+        requested: URLs of the files that were requested, successfully or not.
         parsed: the parsed rules, while cached.
     """
 
@@ -168,32 +156,14 @@ class CachedRules:
     reason: str = ""
     detail: str = ""
     crawl_delay_s: float = 0.0
-    tdm: bytes | None = None
-    tdm_requested: bool = False
+    files: dict[str, bytes] = field(default_factory=dict)
+    requested: set[str] = field(default_factory=set)
     parsed: "Rules | None" = field(default=None, repr=False)
 
     @property
     def size(self) -> int:
         """Compressed size of the files in bytes."""
-        return len(self.robots) + len(self.tdm or b"")
-
-
-@dataclass(frozen=True)
-class _FetchResult:
-    """Result for one URL: a compressed file (None: there is none), or a redirect to `target`."""
-
-    body: bytes | None
-    target: str = ""
-    fetched_at: float = field(default_factory=time.monotonic)
-
-
-@dataclass
-class _Lookup:
-    """Progress of a look-up: its current URL, the number of redirects followed, and how often it has waited."""
-
-    url: str
-    hops: int = 0
-    waits: int = 0
+        return len(self.robots) + sum(map(len, self.files.values()))
 
 
 class HostRules:
@@ -206,6 +176,7 @@ class HostRules:
         max_backoff_s: longest pause in seconds between two tries.
         ai_optout: whether opt-outs from AI training in robots.txt are respected.
         tdm: whether tdmrep.json is requested and respected.
+        rsl: whether RSL licenses are requested and respected.
         now: returns the current time, in UTC.
     """
 
@@ -218,6 +189,7 @@ class HostRules:
         *,
         ai_optout: bool = False,
         tdm: bool = False,
+        rsl: bool = False,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._files = SiteFiles(client, politeness, max_backoff_s, self._require_rules)
@@ -225,6 +197,7 @@ class HostRules:
         self._max_backoff_s = max_backoff_s
         self._ai_optout = ai_optout
         self._tdm = tdm
+        self._rsl = rsl
         self._now = now
         self._cache = RulesCache(agent)
         self._tries: dict[str, int] = {}
@@ -234,8 +207,8 @@ class HostRules:
         for row in rows:
             if row.status in (OK, MISSING) and self._now() - row.fetched_at < MAX_AGE:
                 entry = CachedRules(row.status, row.fetched_at, compress(row.body), crawl_delay_s=row.crawl_delay_s)
-                if row.tdm is not None:
-                    entry.tdm, entry.tdm_requested = compress(row.tdm), True
+                entry.files = {url: compress(body) for url, body in row.files.items()}
+                entry.requested = set(row.files)
                 self._cache.put(row.origin, entry)
 
     def rows(self) -> list[HostRobots]:
@@ -247,7 +220,7 @@ class HostRules:
                 decompress(entry.robots),
                 entry.fetched_at,
                 entry.crawl_delay_s,
-                None if entry.tdm is None else decompress(entry.tdm),
+                {url: decompress(entry.files[url]) for url in sorted(entry.files)},
             )
             for origin, entry in self._cache.sorted()
         ]
@@ -264,15 +237,52 @@ class HostRules:
         entry = self._cache[origin]
         if denied := self.denial(url):
             return Ruling(denied, entry.detail)
-        if self._tdm and not entry.tdm_requested:
-            await self._look_up_reservations(url, origin, entry)
-            return None
+        needed = [origin + TDMREP] if self._tdm else []
+        licenses = site_licenses(origin, self._cache.rules(origin).robots) if self._rsl and entry.robots else []
+        for file in (*needed, *licenses):
+            if file not in entry.requested:
+                await self._look_up_file(file, url, entry)
+                return None
         if not entry.size:
             return Ruling()
         rules = self._cache.rules(origin)
-        tdm = rules.reservations
-        terms = {"robots": rules.robots.terms(url), "tdmrep": tdm.terms(url) if tdm is not None else ()}
-        return Ruling(reserved=self._tdm and tdm is not None and tdm.reserves(url), terms=terms)
+        tdm, licensing = rules.reservations, rules.licensing(url, licenses)
+        terms = {
+            "robots": (*rules.robots.terms(url), *licensing.terms),
+            "tdmrep": tdm.terms(url) if tdm is not None else (),
+        }
+        reserved = self._tdm and tdm is not None and tdm.reserves(url)
+        return Ruling(reserved=reserved, licensed=licensing.permits, terms=terms)
+
+    async def licensing(self, url: str, licenses: Sequence[str]) -> Licensing:
+        """Returns what licenses say that the page at `url` names; fetches them if necessary.
+
+        Waits for turns of the hosts, at most twice `max_backoff_s` for each host that is busy. If a site names more
+        than `MAX_LICENSES`, the others count as refusals, because nobody knows what they say.
+
+        Args:
+            url: URL of the page, whose site has been looked up.
+            licenses: canonical URLs.
+        """
+        origin = origin_of(url)
+        entry = self._cache.get(origin)
+        if entry is None or not self._rsl:
+            return Licensing()
+        host = self._politeness.host(authority(url))
+        for file in licenses:
+            if file not in entry.requested and len(entry.requested) > MAX_LICENSES:
+                log.info("%s names more than %d licenses; others count as refusals (%s)", origin, MAX_LICENSES, file)
+                return Licensing(permits=False)
+            deadline = time.monotonic() + 2 * self._max_backoff_s
+            while file not in entry.requested:
+                await self._look_up_file(file, url, entry)
+                if file not in entry.requested:
+                    if time.monotonic() > deadline:
+                        log.info("%s reserves nothing: its license %s cannot be fetched (busy)", origin, file)
+                        entry.requested.add(file)
+                    else:
+                        await self._politeness.wait_pause(host)
+        return self._cache.rules(origin).licensing(url, licenses) if self._cache.get(origin) is entry else Licensing()
 
     def is_known(self, url: str) -> bool:
         """Returns whether the cached rules for `url` are younger than 24 hours; if so, applies their Crawl-delay."""
@@ -376,33 +386,39 @@ class HostRules:
                 self._politeness.postpone(host, pause)
         return was_last
 
-    async def _look_up_reservations(self, url: str, origin: str, entry: CachedRules) -> None:
-        """Tries to fetch the tdmrep.json that governs `url`, if robots.txt allows that.
+    async def _look_up_file(self, file: str, url: str, entry: CachedRules) -> None:
+        """Tries to fetch a file with terms of the site of `url`, if robots.txt of the file's site allows that.
 
-        There is one try: if the file is unreachable, nothing is reserved until the next cycle. If the file redirects to
-        a host that is busy, the entry is unchanged: call again.
+        There is one try: if the file is unreachable, it reserves nothing until the next cycle. If a host is busy to
+        which the site's file leads, the entry is unchanged: call again.
         """
-        entry.tdm_requested = True
+        origin = origin_of(url)
+        name = "tdmrep.json" if file == origin + TDMREP else f"license {file}"
+        entry.requested.add(file)
         try:
-            body = await self._files.get(origin + TDMREP, self._may_request)
+            body = await self._files.get(file, self._may_request, site=f"{origin}/")
         except HostBusyError as busy:
-            entry.tdm_requested = False
+            entry.requested.discard(file)
             self._politeness.postpone(self._politeness.host(authority(url)), busy.seconds)
             return
         except (FileUnavailableError, ValueError) as error:
-            log.info("%s reserves nothing: its tdmrep.json cannot be fetched (%s)", origin, error)
+            log.info("%s reserves nothing: its %s cannot be fetched (%s)", origin, name, error)
             if isinstance(error, FileUnavailableError) and error.authority:
                 failed = self._politeness.host(error.authority)
                 # Only a pause that the host requires may exceed the limit; a failure alone does not.
                 if self._politeness.failed(failed, error.retry_after_s) > self._max_backoff_s:
                     failed.skip_reason = HOST_BACKOFF
             return
-        self._politeness.succeeded(self._politeness.host(authority(url)))
+        self._politeness.succeeded(self._politeness.host(authority(file)))
         try:
-            self._cache.put_tdm(origin, entry, b"" if body is None else _valid_tdm(body))
+            if body and len(body) > MAX_BYTES:
+                raise ValueError(f"it is longer than {MAX_BYTES} bytes")
+            if body is not None:
+                _parsed(origin, file, body)
+            self._cache.put_file(origin, entry, file, body or b"")
         except ValueError as error:
-            log.info("%s reserves nothing: its tdmrep.json cannot be read (%s)", origin, error)
-            entry.tdm = b""
+            log.info("%s reserves nothing: its %s cannot be read (%s)", origin, name, error)
+            entry.files[file] = b""
 
     def _may_request(self, url: str) -> bool:
         """Returns whether the robots.txt of the site, if known, allows a URL."""
@@ -416,152 +432,9 @@ class HostRules:
         host.crawl_delay_s = max(host.crawl_delay_s, entry.crawl_delay_s)
 
 
-def _valid_tdm(body: bytes) -> bytes:
-    """Returns a tdmrep.json unchanged; raises ValueError if it cannot be read."""
-    if len(body) > MAX_BYTES:
-        raise ValueError(f"it is longer than {MAX_BYTES} bytes")
-    Reservations(body)
-    return body
-
-
-class SiteFiles:
-    """Fetches files of sites over redirects.
-
-    Args:
-        client: sends the requests.
-        politeness: the clocks of the hosts.
-        patience_s: redirects to a host with a longer pause in seconds are not followed.
-        require_rules: called before a request to another site, with the URL and the origins whose files redirected
-            there; applies the site's Crawl-delay, or raises HostBusyError or FileUnavailableError.
-    """
-
-    def __init__(
-        self,
-        client: Client,
-        politeness: Politeness,
-        patience_s: float,
-        require_rules: Callable[[str, tuple[str, ...]], Awaitable[None]],
-    ) -> None:
-        self._client = client
-        self._politeness = politeness
-        self._patience_s = patience_s
-        self._require_rules = require_rules
-        # By URL of the original file: look-ups that were interrupted by HostBusyError.
-        self._lookups: dict[str, _Lookup] = {}
-        # By URL, and by whether the headers of the hosts file were omitted.
-        self._cache: OrderedDict[tuple[str, bool], _FetchResult] = OrderedDict()
-        self._cache_bytes = 0
-        # By URL: the look-up that fetches it on behalf of all waiting ones, and when that one counts as abandoned.
-        self._fetchers: dict[str, tuple[str, float]] = {}
-
-    async def get(
-        self, url: str, allowed: Callable[[str], bool] = lambda _: True, *, origins: tuple[str, ...] = ()
-    ) -> bytes | None:
-        """Tries once to fetch the file at `url`.
-
-        Args:
-            url: canonical URL of the file.
-            allowed: returns whether a URL may be requested; called for the file and for each redirect.
-            origins: origins whose files redirected to this site; () if the caller is a visit to the file's own host.
-
-        Returns:
-            The file, at most 512 KiB and one byte; None if there is none (4xx).
-
-        Raises:
-            HostBusyError: a host must not be requested yet; call again.
-            FileUnavailableError: 429, 5xx, no response, or an unusable redirect.
-        """
-        lookup = self._lookups.pop(url, None) or _Lookup(url)
-        while lookup.hops <= MAX_REDIRECTS:
-            try:
-                result = await self._step(url, lookup, allowed, origins)
-            except HostBusyError:
-                lookup.waits += 1
-                self._lookups[url] = lookup
-                raise
-            if not result.target:
-                return result.body and decompress(result.body)
-            lookup = _Lookup(result.target, lookup.hops + 1)
-        raise FileUnavailableError(f"more than {MAX_REDIRECTS} redirects", reason=UNUSABLE)
-
-    async def _step(
-        self, first: str, lookup: _Lookup, allowed: Callable[[str], bool], origins: tuple[str, ...]
-    ) -> _FetchResult:
-        url = lookup.url
-        if origin_of(url) != origin_of(first):
-            await self._require_rules(url, (*origins, origin_of(first)))
-        if not allowed(url):
-            raise FileUnavailableError(f"robots.txt forbids {url}", reason=UNUSABLE)
-        # A request after a redirect from another host is sent without the headers of the hosts file.
-        anonymous = authority(url) != authority(first)
-        cached = self._cache.get((url, anonymous))
-        if cached is not None and time.monotonic() - cached.fetched_at < MAX_AGE_S:
-            self._cache.move_to_end((url, anonymous))
-            return cached
-        host = self._politeness.host(authority(url))
-        if not lookup.hops and not origins:
-            return await self._request(url, host, own=True, anonymous=False)
-        if host.skip_reason or host.next_at - time.monotonic() > self._patience_s:
-            raise FileUnavailableError(f"{host.authority} must not be requested for a while", reason=UNUSABLE)
-        await self._require_turn(first, lookup, host)
-        try:
-            result = await self._request(url, host, own=not lookup.hops, anonymous=anonymous)
-        finally:
-            self._fetchers.pop(url, None)
-        self._store((url, anonymous), result)
-        return result
-
-    async def _require_turn(self, first: str, lookup: _Lookup, host: HostState) -> None:
-        """Raises HostBusyError unless the host may be requested now; only one look-up of each file is queued."""
-        fetcher, until = self._fetchers.get(lookup.url, ("", 0.0))
-        now = time.monotonic()
-        if fetcher not in ("", first) and now < until:
-            raise HostBusyError(min(_RECHECK_S * 2**lookup.waits, _MAX_RECHECK_S))
-        wait = self._politeness.reserve_turn(host, (await self._client.locate(lookup.url)).address)
-        # Longer than any request takes: after that the fetching visit must have been abandoned.
-        self._fetchers[lookup.url] = (first, now + wait + self._patience_s)
-        if wait:
-            raise HostBusyError(wait)
-
-    async def _request(self, url: str, host: HostState, *, own: bool, anonymous: bool) -> _FetchResult:
-        try:
-            async with self._politeness.turn(host):
-                response = await self._client.get(url, limit=_READ, anonymous=anonymous)
-        except FetchError as error:
-            if error.reason not in _PERMANENT:
-                raise FileUnavailableError(str(error), authority=host.authority) from error
-            raise FileUnavailableError(str(error), reason=error.reason if own else UNUSABLE) from error
-        if not 300 <= response.status < 400:
-            body = _body(response, url)
-            return _FetchResult(None if body is None else compress(body))
-        target = canonical(response.location, url) if response.location is not None else None
-        if target is None:
-            raise FileUnavailableError(f"status {response.status} without a usable Location", reason=UNUSABLE)
-        return _FetchResult(None, target)
-
-    def _store(self, key: tuple[str, bool], result: _FetchResult) -> None:
-        before = self._cache.pop(key, None)
-        self._cache[key] = result
-        self._cache_bytes += _size(result) - (_size(before) if before else 0)
-        while self._cache_bytes > _MAX_FILES_CACHED:
-            self._cache_bytes -= _size(self._cache.popitem(last=False)[1])
-
-
-def _size(result: _FetchResult) -> int:
-    return _ENTRY_BYTES + len(result.body or b"") + len(result.target)
-
-
-def _body(response: Response, url: str) -> bytes | None:
-    """Returns the decoded body, or None for 4xx; raises FileUnavailableError for 429, 5xx and unreadable bodies."""
-    if 200 <= response.status < 300:
-        body = decode(response.body, ",".join(response.all("content-encoding")), _READ).data
-        if response.body and not body:
-            raise FileUnavailableError("its content coding cannot be undone")
-        return body
-    if 400 <= response.status < 500 and response.status != 429:
-        return None
-    pause_s = retry_after(response.header("retry-after"))
-    raise FileUnavailableError(f"status {response.status}", retry_after_s=pause_s, authority=authority(url))
+def _parsed(origin: str, url: str, body: bytes) -> Reservations | RslDocument:
+    """Returns a file with terms; raises ValueError if it cannot be read."""
+    return Reservations(body) if url == origin + TDMREP else RslDocument(body)
 
 
 class RulesCache:
@@ -597,13 +470,13 @@ class RulesCache:
         while self._entry_bytes > _MAX_CACHED:
             self._remove(next(origin for origin, entry in self._entries.items() if entry.size))
 
-    def put_tdm(self, origin: str, entry: CachedRules, body: bytes) -> None:
-        """Adds a tdmrep.json to an entry, which may have been dropped while the file was fetched."""
+    def put_file(self, origin: str, entry: CachedRules, url: str, body: bytes) -> None:
+        """Adds a file to an entry, which may have been dropped while the file was fetched."""
         is_cached = bool(body) and self._entries.get(origin) is entry
         if is_cached:
             self._remove(origin)
             entry.parsed = None
-        entry.tdm = compress(body)
+        entry.files[url] = compress(body)
         if is_cached:
             self.put(origin, entry)
 
@@ -611,10 +484,11 @@ class RulesCache:
         """Returns the parsed rules of a cached origin."""
         entry = self._entries[origin]
         if entry.parsed is None:
-            robots, tdm = decompress(entry.robots), decompress(entry.tdm or b"")
-            entry.parsed = Rules(Robots(robots, self._agent), Reservations(tdm) if tdm else None)
-            self._parsed[origin] = len(robots) + len(tdm)
-            self._parsed_bytes += len(robots) + len(tdm)
+            robots = decompress(entry.robots)
+            files = {url: decompress(body) for url, body in entry.files.items() if body}
+            entry.parsed = rules_from(origin, Robots(robots, self._agent), files)
+            self._parsed[origin] = len(robots) + sum(map(len, files.values()))
+            self._parsed_bytes += self._parsed[origin]
             while self._parsed_bytes > _MAX_PARSED and len(self._parsed) > 1:
                 oldest, size = self._parsed.popitem(last=False)
                 self._parsed_bytes -= size
@@ -629,11 +503,15 @@ class RulesCache:
         self._parsed_bytes -= self._parsed.pop(origin, 0)
 
 
-def compress(body: bytes) -> bytes:
-    """Returns a file compressed with zlib; b"" for b""."""
-    return zlib.compress(body, 1) if body else b""
+def rules_from(origin: str, robots: Robots, files: Mapping[str, bytes]) -> Rules:
+    """Returns the parsed files of an origin; `files` are those of `HostRobots`, which can be read or are empty."""
+    parsed = {url: _parsed(origin, url, body) for url, body in files.items() if body}
+    tdm = parsed.pop(origin + TDMREP, None)
+    licenses = {url: file for url, file in parsed.items() if isinstance(file, RslDocument)}
+    return Rules(robots, tdm if isinstance(tdm, Reservations) else None, licenses)
 
 
-def decompress(compressed: bytes) -> bytes:
-    """Returns the file that `compress` compressed."""
-    return zlib.decompress(compressed) if compressed else b""
+def site_licenses(origin: str, robots: Robots) -> list[str]:
+    """Returns the canonical URLs of the licenses that the robots.txt of an origin names, at most `MAX_LICENSES`."""
+    urls = dict.fromkeys(canonical(named, f"{origin}/robots.txt") for named in robots.licenses)
+    return [url for url in urls if url][:MAX_LICENSES]

@@ -39,6 +39,7 @@ from tasks.stages.crawl.http.response import (
     ResponseParser,
     Truncated,
 )
+from tasks.stages.crawl.http.signature import SIGNATURE, RequestSigner
 from tasks.stages.crawl.policy import HOST_DENIED, HostHeaders, Policy
 
 VERSION = "0.1"
@@ -160,6 +161,7 @@ class Client:
             checked.
         begin: called with an IP address before a request is sent there; returns the seconds to wait first.
         policy: denied hosts, and additional headers by host.
+        signer: signs requests.
         sockets: number of connections that may be open; by default sufficient for `config.concurrency` requests.
     """
 
@@ -170,8 +172,10 @@ class Client:
         begin: Callable[[str], float] | None = None,
         policy: Policy | None = None,
         sockets: SocketBudget | None = None,
+        signer: RequestSigner | None = None,
     ) -> None:
         self._config = config
+        self._signer = signer
         self._sockets = sockets or socket_budget(config.concurrency)
         self._resolver = resolver
         self._begin = begin
@@ -230,7 +234,7 @@ class Client:
         # Chosen by the URL of this request alone: a redirect does not carry credentials to another host.
         extra = HostHeaders() if anonymous else self._policy.headers_for(url)
         try:
-            request = _Request(url, {**self._headers, **extra.headers, **(headers or {})}, extra.secret)
+            request = _Request(url, {**self._headers, **extra.headers, **(headers or {})}, extra.secret, self._signer)
             return await self._exchange(request, ResponseParser(limit, body_limit), keep_partial)
         except (ProtocolError, TimeoutError, OSError, ValueError) as error:
             raise FetchError(_reason(error), str(error)) from error
@@ -261,6 +265,7 @@ class Client:
             while not parser.done:
                 reused = connection.used
                 await self._wait(connection.peer, timeout)
+                request.sign()
                 try:
                     await connection.exchange(request.sent, parser, timeout)
                 except (ProtocolError, OSError) as error:
@@ -299,23 +304,36 @@ class _Request:
         url: canonical URL.
         headers: name and value, in the order in which they are sent.
         secret: names (lower case) of headers whose values are not stored.
+        signer: signs the request, or None.
 
     Attributes:
         sent: the bytes to send.
-        redacted: the same with credentials redacted, for storage.
+        redacted: the same with credentials redacted, for storage. A signature is one until it expires.
 
     Raises:
         ValueError: a header contains a control character.
     """
 
-    def __init__(self, url: str, headers: Mapping[str, str], secret: frozenset[str]) -> None:
+    def __init__(
+        self, url: str, headers: Mapping[str, str], secret: frozenset[str], signer: RequestSigner | None
+    ) -> None:
         self.url = url
+        self._headers = headers
         self._secret = secret
+        self._signer = signer
+        self._write({})
+
+    def sign(self) -> None:
+        """Signs the request as of now, if there is a signer: once for each time it is sent."""
+        if self._signer is not None:
+            self._write(self._signer.headers(self.url))
+
+    def _write(self, signature: Mapping[str, str]) -> None:
+        headers = {**self._headers, **signature}
         self.sent = self._head(headers)
-        self.redacted = self.sent
-        if secret:
-            redacted = {name: _REDACTED if name.lower() in secret else value for name, value in headers.items()}
-            self.redacted = self._head(redacted)
+        hidden = {name for name in headers if name.lower() in self._secret or name == SIGNATURE}
+        shown = {name: _REDACTED if name in hidden else value for name, value in headers.items()}
+        self.redacted = self._head(shown) if hidden else self.sent
 
     def redacted_headers(self, headers: Headers) -> Headers:
         """Returns the headers of the response as they may be stored."""

@@ -22,8 +22,10 @@ from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.charset import decode_with_source
 from tasks.formats.web.domain import Link, link
 from tasks.formats.web.html_tags import FORMATTING, TagFinder, TagNames, all_tags
+from tasks.formats.web.link_header import RSL_TYPE, links_of
 from tasks.formats.web.robots_tag import Directives, directives
 from tasks.formats.web.url import MAX_CRAWLED_URL, distinct, identity, origin_of
+from tasks.stages.crawl.http.response import Headers
 
 MAX_FEEDS = 10
 
@@ -135,26 +137,28 @@ class ParsedPage:
         links: links in document order, without duplicates.
         noindex: whether a directive forbids keeping the page.
         noarchive: whether a directive forbids showing the page from an archive; recorded only.
-        canonical: URL of the rel=canonical link, or "".
+        canonicals: distinct URLs of the rel=canonical links; "" for an invalid one.
         feeds: URLs of RSS, Atom and JSON feeds.
         title: the first 200 characters of the title.
         text_chars: number of characters of visible text, counted up to 1,024.
         noai: whether the robots meta element refuses AI training ("noai").
         tdm: the tdm-reservation meta element: True for reserved, False for not reserved, None if missing.
         terms: terms of use, as (name, value); see the module `terms`.
+        licenses: URLs of RSL licenses, which `<link rel="license" type="application/rsl+xml">` names.
         unread: the reason why the links could not be parsed, or "".
     """
 
     links: tuple[Link, ...] = ()
     noindex: bool = False
     noarchive: bool = False
-    canonical: str = ""
+    canonicals: tuple[str, ...] = ()
     feeds: tuple[str, ...] = ()
     title: str = ""
     text_chars: int = 0
     noai: bool = False
     tdm: bool | None = None
     terms: tuple[tuple[str, str], ...] = ()
+    licenses: tuple[str, ...] = ()
     unread: str = ""
 
 
@@ -180,7 +184,7 @@ def parse_page(html: bytes, url: str, agent: str, headers: Directives, charset: 
         links=() if combined.nofollow else resolve_links(hrefs, base, encoding),
         noindex=combined.noindex,
         noarchive=combined.noarchive,
-        canonical=_single_canonical([resolve_href(href, base, encoding) for href in elements.canonicals]),
+        canonicals=distinct(resolve_href(href, base, encoding) or "" for href in elements.canonicals),
         feeds=() if combined.nofollow else _feeds(resolve_href(href, base, encoding) for href in elements.feeds),
         title=elements.title,
         text_chars=elements.text_chars(),
@@ -188,7 +192,10 @@ def parse_page(html: bytes, url: str, agent: str, headers: Directives, charset: 
         tdm=_tdm(elements.metas),
         terms=(
             *_terms(elements.metas, agent),
-            *(("license", resolve_href(href, base, encoding) or href) for href in elements.licences),
+            *(("license", resolve_href(href, base, encoding) or href) for href, _ in elements.licences),
+        ),
+        licenses=_distinct(
+            to for href, kind in elements.licences if kind == RSL_TYPE and (to := resolve_href(href, base, encoding))
         ),
     )
 
@@ -246,9 +253,21 @@ def _refresh_targets(contents: Iterable[str]) -> list[str]:
     return [match[1] or match[2] or match[3] for match in matches if match]
 
 
-def _single_canonical(urls: Sequence[str | None]) -> str:
-    """Returns the canonical link of a page; "" if there are different ones, which search engines ignore as well."""
-    return (urls[0] or "") if len({url and identity(url) for url in urls}) == 1 else ""
+def canonical_of(page: ParsedPage, headers: Headers, url: str) -> str:
+    """Returns the canonical URL that a page states in elements and Link headers (RFC 6596).
+
+    "" if it states none, its own, or different ones, which search engines ignore as well.
+
+    Args:
+        page: the parsed page; `ParsedPage()` for types other than HTML.
+        headers: headers of the response.
+        url: URL of the page.
+    """
+    values = [value for name, value in headers if name.lower() == "link"]
+    stated = distinct(
+        (*page.canonicals, *(one.url or "" for one in links_of(values, url) if "canonical" in one.relations))
+    )
+    return stated[0] if len(stated) == 1 and identity(stated[0]) != identity(url) else ""
 
 
 def _feeds(urls: Iterable[str | None]) -> tuple[str, ...]:
@@ -268,7 +287,7 @@ class _PageElements:
         self.refreshes: list[str] = []
         self.canonicals: list[str] = []
         self.feeds: list[str] = []
-        self.licences: list[str] = []
+        self.licences: list[tuple[str, str]] = []
         self._text_chars = 0
         for node in tree.css(_selector(tags)):
             tag = node.tag or ""
@@ -310,7 +329,7 @@ class _PageElements:
         if "canonical" in relations:
             self.canonicals.append(_value(attributes, "href"))
         if "license" in relations:
-            self.licences.append(_value(attributes, "href"))
+            self.licences.append((_value(attributes, "href"), _lower(attributes, "type").partition(";")[0].strip()))
         if "alternate" in relations and _lower(attributes, "type") in _FEED_TYPES:
             self.feeds.append(_value(attributes, "href"))
 

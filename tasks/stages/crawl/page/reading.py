@@ -8,7 +8,7 @@ needs a browser to show its text (`needs_browser`), and whether it is an error p
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
@@ -20,13 +20,13 @@ from tasks.formats.web.robots_tag import Directives, directives
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority, identity
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.hosts.rules import AI_OPTOUT
+from tasks.stages.crawl.hosts.rules import AI_OPTOUT, Licensing, Ruling
 from tasks.stages.crawl.http.client import Response
 from tasks.stages.crawl.http.response import Headers, content_type
-from tasks.stages.crawl.page.links import TEXT_ENOUGH, ParsedPage, scan_directives
+from tasks.stages.crawl.page.links import TEXT_ENOUGH, ParsedPage, canonical_of, scan_directives
 from tasks.stages.crawl.page.parser import PageParser, describe_error
 from tasks.stages.crawl.page.sitemap import MAX_BYTES, MAX_FEED_BYTES, SitemapEntry, read_feed, read_sitemap
-from tasks.stages.crawl.page.terms import opted_out
+from tasks.stages.crawl.page.terms import header_licenses, opted_out
 from tasks.stages.crawl.storage.fetchlog import FEED, PAGE, SITEMAP
 
 log = logging.getLogger("sluice.crawl")
@@ -151,6 +151,7 @@ class Reader:
         scope: links outside the scope are dropped.
         sitemaps: returns the sitemaps that the robots.txt for a URL names.
         compare: called for every page; detects copies and soft 404s.
+        licensing: returns what RSL licenses, given by URL, say about a page.
     """
 
     def __init__(
@@ -160,12 +161,14 @@ class Reader:
         scope: Scope,
         sitemaps: Callable[[str], tuple[str, ...]],
         compare: ComparePage,
+        licensing: Callable[[str, Sequence[str]], Awaitable[Licensing]],
     ) -> None:
         self._config = config
         self._parser = parser
         self._scope = scope
         self._sitemaps = sitemaps
         self._compare = compare
+        self._licensing = licensing
         self._list_slot = asyncio.Semaphore(1)
         self._accepted_types = {"", *config.mime_types}
         if config.feeds:
@@ -183,31 +186,37 @@ class Reader:
         is_list = self._config.sitemaps and mime in (*_XML, *_PACKED) and mime not in self._config.mime_types
         return max(limit, MAX_BYTES) if is_list else limit
 
-    async def read(self, url: str, response: Response, mime: str, *, reserved: bool) -> ReadResult:
-        """Classifies and parses a body; `reserved` is whether the site's tdmrep.json reserves the page."""
+    async def read(self, url: str, response: Response, mime: str, ruling: Ruling) -> ReadResult:
+        """Classifies and parses a body; `ruling` is what the files of its site say."""
         try:
-            return await self._read(url, response, mime, reserved)
+            return await self._read(url, response, mime, ruling)
         except Exception as error:
-            return self._unread(url, response, mime, reserved, describe_error(error))
+            return await self._unread(url, response, mime, ruling, describe_error(error))
 
-    async def _read(self, url: str, response: Response, mime: str, reserved: bool) -> ReadResult:
+    async def _read(self, url: str, response: Response, mime: str, ruling: Ruling) -> ReadResult:
         from_headers = directives(response.all("x-robots-tag"), self._config.user_agent)
         if mime in _HTML:
-            return await self._page(url, response, from_headers, reserved)
+            return await self._page(url, response, from_headers, ruling)
         is_list = mime == "text/plain" and identity(url) in map(identity, self._sitemaps(url))
         if mime in self._config.mime_types and not is_list:
-            refused = self._refused(response, from_headers, ParsedPage(noindex=from_headers.noindex), reserved)
-            return ReadResult(refused or self._compare(url, response.payload_digest, "", TEXT_ENOUGH).reason)
+            page = ParsedPage(noindex=from_headers.noindex)
+            refused, terms = await self._refused(url, response, from_headers, page, ruling)
+            reason = refused or self._compare(url, response.payload_digest, "", TEXT_ENOUGH).reason
+            canonical = canonical_of(page, response.headers, url)
+            return ReadResult(
+                reason, outlinks=self._covered([canonical] if canonical else ()), canonical=canonical, terms=terms
+            )
         # A large list takes a second and 100 MB, so it is parsed outside the event loop, one at a time.
         async with self._list_slot:
             return await asyncio.to_thread(self._list, url, response)
 
-    def refused_by_headers(self, response: Response) -> str:
+    async def refused_by_headers(self, url: str, response: Response) -> str:
         """Returns the reason why the headers exclude a page from the corpus, or ""."""
         from_headers = directives(response.all("x-robots-tag"), self._config.user_agent)
-        return self._refused(response, from_headers, ParsedPage(noindex=from_headers.noindex), reserved=False)
+        page = ParsedPage(noindex=from_headers.noindex)
+        return (await self._refused(url, response, from_headers, page, Ruling()))[0]
 
-    async def _page(self, url: str, response: Response, from_headers: Directives, reserved: bool) -> ReadResult:
+    async def _page(self, url: str, response: Response, from_headers: Directives, ruling: Ruling) -> ReadResult:
         html = self._decoded(response, self._config.max_body_bytes)
         page = ParsedPage(noindex=from_headers.noindex)
         if html:
@@ -216,19 +225,19 @@ class Reader:
         if page.unread:
             _warn_unread(url, page.unread)
         render = needs_browser(html, page.text_chars)
-        refused = self._refused(response, from_headers, page, reserved)
+        refused, terms = await self._refused(url, response, from_headers, page, ruling)
         # All pages of a single-page application have the same HTML, but they are not copies.
         if not refused and not render:
             refused, follow = self._compare(url, response.payload_digest, page.title, page.text_chars)
             if not follow:
-                return ReadResult(refused, terms=page.terms, unread=page.unread)
+                return ReadResult(refused, terms=terms, unread=page.unread)
         links = [target for target in page.links if self._scope.covers(target.url, target.host)]
         links += self._covered(page.feeds if self._config.feeds else ())
-        canonical = page.canonical if identity(page.canonical) != identity(url) else ""
+        canonical = canonical_of(page, response.headers, url)
         links += self._covered([canonical] if canonical else ())
         outlinks = tuple(dict.fromkeys(links))
         render = render and not refused
-        return ReadResult(refused, PAGE, outlinks, (), canonical, render, page.terms, page.unread, page.title)
+        return ReadResult(refused, PAGE, outlinks, (), canonical, render, terms, page.unread, page.title)
 
     def _list(self, url: str, response: Response) -> ReadResult:
         """Parses a body that may be a sitemap or a feed."""
@@ -253,16 +262,29 @@ class Reader:
                     lastmods.append((target, entry.lastmod))
         return ReadResult(kind=SITEMAP, outlinks=tuple(links), lastmods=tuple(lastmods))
 
-    def _refused(self, response: Response, from_headers: Directives, page: ParsedPage, reserved: bool) -> str:
+    async def _refused(
+        self, url: str, response: Response, from_headers: Directives, page: ParsedPage, ruling: Ruling
+    ) -> tuple[str, tuple[tuple[str, str], ...]]:
+        """Returns the reason why a page is not kept, or "", and the terms in the page and in its own licenses."""
         if page.noindex:
-            return "noindex"
-        optout = opted_out(self._config.ai_optouts, response.headers, from_headers, page, reserved=reserved)
-        return AI_OPTOUT if optout else ""
+            return "noindex", page.terms
+        named = tuple(dict.fromkeys((*header_licenses(response.headers, url), *page.licenses)))
+        own = await self._licensing(url, named) if named else Licensing()
+        optout = opted_out(
+            self._config.ai_optouts,
+            response.headers,
+            from_headers,
+            page,
+            reserved=ruling.reserved,
+            # The license nearest to the page applies.
+            licensed=ruling.licensed if own.permits is None else own.permits,
+        )
+        return AI_OPTOUT if optout else "", (*page.terms, *own.terms)
 
     def _covered(self, urls: Iterable[str]) -> tuple[Link, ...]:
         return tuple(link(url) for url in urls if self._scope.covers(url))
 
-    def _unread(self, url: str, response: Response, mime: str, reserved: bool, reason: str) -> ReadResult:
+    async def _unread(self, url: str, response: Response, mime: str, ruling: Ruling, reason: str) -> ReadResult:
         """Returns the result for a body that could not be parsed: no links, and the directives found in its source."""
         _warn_unread(url, reason)
         from_headers = directives(response.all("x-robots-tag"), self._config.user_agent)
@@ -271,8 +293,8 @@ class Reader:
         except Exception:  # decoding may be the step that failed
             body = b""
         page = scan_directives(body, self._config.user_agent, from_headers, reason)
-        refused = self._refused(response, from_headers, page, reserved)
-        return ReadResult(refused, PAGE if mime in _HTML else SITEMAP, terms=page.terms, unread=reason)
+        refused, terms = await self._refused(url, response, from_headers, page, ruling)
+        return ReadResult(refused, PAGE if mime in _HTML else SITEMAP, terms=terms, unread=reason)
 
     def _decoded(self, response: Response, limit: int) -> bytes:
         return decode(response.body, ",".join(response.all("content-encoding")), limit).data

@@ -9,25 +9,28 @@ their sources:
 - `tdm`: TDM Reservation Protocol (W3C community group, final report of 2024-05-10): tdm-reservation as meta element, as
   response header, and in the site's tdmrep.json (`hosts.rules` reads it); the most specific statement applies. It is
   the machine-readable reservation of article 4(3) of the EU directive 2019/790.
+- `rsl`: licenses in RSL 1.0 (`tasks.formats.web.rsl`), which a page names in Link headers and link elements, and
+  robots.txt in License lines; the page's own licenses apply before those of the site (4.9).
 
 If a convention is ambiguous, the stricter interpretation applies. The cost: some permitted pages are lost.
 
 The terms at the time of the fetch are stored with the capture as one text, verbatim, so that they can be evaluated
 later without the original site. Sources and names:
 
-- `robots.*`: Content-Signal (contentsignals.org), Content-Usage (IETF aipref) and License (RSL 1.0) of robots.txt;
+- `robots.*`: Content-Signal (contentsignals.org), Content-Usage (IETF aipref) and License (RSL 1.0) of robots.txt, and
+  what these licenses say about the page: rsl-permits, rsl-prohibits, rsl-requires;
 - `tdmrep.*`: tdm-reservation and tdm-policy of the rule of tdmrep.json for the page;
 - `header.*`: Content-Signal, Content-Usage, TDM-Reservation, TDM-Policy, Crawler-Price, X-Robots-Tag with an opt-out
   from AI, and `Link: <...>; rel="license"` (RSL 1.0) of the response;
-- `page.*`: the same as meta elements, and `<link rel="license">`.
+- `page.*`: the same as meta elements, `<link rel="license">`, and what the page's own RSL licenses say.
 """
 
 import json
 import re
 from collections.abc import Collection, Iterable
 
+from tasks.formats.web.link_header import RSL_TYPE, links_of
 from tasks.formats.web.robots_tag import Directives
-from tasks.formats.web.url import MAX_CRAWLED_URL
 from tasks.formats.web.usage_preference import FIELDS, training_preference
 from tasks.stages.crawl.http.response import Headers
 from tasks.stages.crawl.page.links import NOAI, ParsedPage
@@ -38,8 +41,6 @@ Terms = Iterable[tuple[str, str]]
 _OPTOUT_HEADERS = frozenset({*FIELDS, "tdm-reservation"})
 
 _TERM_HEADERS = frozenset({*FIELDS, "tdm-reservation", "tdm-policy", "crawler-price"})
-_LINK = re.compile(rf"<([^<>]{{1,{MAX_CRAWLED_URL}}})>([^<]{{0,1000}})")
-_LICENSE = re.compile(r";\s{0,9}rel\s{0,9}=\s{0,9}(?:\"[^\"]{0,200}\blicense\b|license\b)", re.I)
 _MAX_VALUE, _MAX_NAMES = 1000, 20
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 
@@ -51,8 +52,9 @@ def opted_out(
     page: ParsedPage,
     *,
     reserved: bool = False,
+    licensed: bool | None = None,
 ) -> str:
-    """Returns the opt-out in `policy` that excludes a page from training data: "header", "meta", "tdm" or "".
+    """Returns the opt-out in `policy` that excludes a page from training data: "header", "meta", "tdm", "rsl" or "".
 
     Args:
         policy: the recipe's `ai_optouts`.
@@ -60,6 +62,7 @@ def opted_out(
         from_headers: directives of X-Robots-Tag.
         page: the parsed page; `ParsedPage()` for types other than HTML.
         reserved: whether the site's tdmrep.json reserves the page.
+        licensed: whether the RSL licenses nearest to the page permit training; None if they say nothing.
 
     >>> opted_out(["header", "tdm"], [("Content-Signal", "search=yes, ai-train=no")], Directives(), ParsedPage())
     'header'
@@ -77,15 +80,22 @@ def opted_out(
     if "tdm" in policy:
         values = {value.strip() for name, value in relevant if name == "tdm-reservation"}
         on_site = True if "1" in values else False if "0" in values else reserved
-        return "tdm" if (on_site if page.tdm is None else page.tdm) else ""
-    return ""
+        if on_site if page.tdm is None else page.tdm:
+            return "tdm"
+    return "rsl" if "rsl" in policy and licensed is False else ""
 
 
-def header_terms(headers: Headers) -> list[tuple[str, str]]:
-    """Returns the terms in response headers.
+def header_licenses(headers: Headers, url: str) -> list[str]:
+    """Returns the URLs of RSL licenses in the Link headers of the page at `url` (RSL 1.0, 4.5)."""
+    links = links_of([value for name, value in headers if name.lower() == "link"], url)
+    return [link.url for link in links if link.url and link.type == RSL_TYPE and "license" in link.relations]
 
-    >>> header_terms((("Content-Usage", "train-ai=n"), ("Link", '</l.xml>; rel="license"'), ("Server", "x")))
-    [('content-usage', 'train-ai=n'), ('license', '/l.xml')]
+
+def header_terms(headers: Headers, url: str) -> list[tuple[str, str]]:
+    """Returns the terms in the response headers of the page at `url`.
+
+    >>> header_terms((("Content-Usage", "train-ai=n"), ("Link", '</l>; rel="license"'), ("Server", "x")), "http://h/a")
+    [('content-usage', 'train-ai=n'), ('license', 'http://h/l')]
     """
     terms = []
     for header, value in headers:
@@ -93,7 +103,8 @@ def header_terms(headers: Headers) -> list[tuple[str, str]]:
         if name in _TERM_HEADERS or (name == "x-robots-tag" and NOAI.search(value)):
             terms.append((name, value))
         elif name == "link":
-            terms += [("license", match[1]) for match in _LINK.finditer(value) if _LICENSE.search(match[2])]
+            links = (link for link in links_of([value], url) if "license" in link.relations)
+            terms += [("license", link.url or link.target) for link in links]
     return terms
 
 

@@ -34,7 +34,7 @@ from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import link
 from tasks.formats.web.robots_tag import directives
 from tasks.formats.web.scope import Scope
-from tasks.formats.web.url import authority, identity, key, origin_of
+from tasks.formats.web.url import authority, key, origin_of
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.hosts.clocks import CooldownStore
 from tasks.stages.crawl.hosts.politeness import Politeness
@@ -42,7 +42,9 @@ from tasks.stages.crawl.hosts.rules import AI_OPTOUT, DENIED, HostRules
 from tasks.stages.crawl.http.address import Grants
 from tasks.stages.crawl.http.client import Client, agent_of
 from tasks.stages.crawl.http.dns import CachingResolver
+from tasks.stages.crawl.http.signature import request_signer
 from tasks.stages.crawl.inject import scope_of
+from tasks.stages.crawl.page.links import canonical_of
 from tasks.stages.crawl.page.parser import PageParser
 from tasks.stages.crawl.page.terms import opted_out
 from tasks.stages.crawl.policy import HOST_PAUSED, Policy
@@ -112,7 +114,9 @@ async def _render(config: CrawlConfig, inputs: Inputs, output: Output, pages: Se
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(clocks.close)
         await stack.enter_async_context(policy.watch(politeness.adjust))
-        client = await stack.enter_async_context(Client(config, begin=politeness.begin, policy=policy))
+        signer = request_signer(config.signature)
+        client = Client(config, begin=politeness.begin, policy=policy, signer=signer)
+        await stack.enter_async_context(client)
         rules = HostRules(
             client, politeness, config.user_agent, config.max_backoff_s, ai_optout="robots" in config.ai_optouts
         )
@@ -345,8 +349,7 @@ class QueueRenderer:
         targets = dict.fromkeys((*map(link, document.leads), *page.links))
         covered = (self._policy.rewritten(to) for to in targets if self._scope.covers(to.url, to.host))
         links = tuple(dict.fromkeys(covered))
-        canonical_url = page.canonical if identity(page.canonical) != identity(outcome.url) else ""
-        outcome = outcome._replace(outlinks=links, canonical=canonical_url)
+        outcome = outcome._replace(outlinks=links, canonical=canonical_of(page, capture.headers, outcome.url))
         if page.noindex:
             return outcome._replace(status=GONE, reason="noindex")
         if opted_out(self._config.ai_optouts, capture.headers, from_headers, page):

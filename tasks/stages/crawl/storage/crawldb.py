@@ -108,7 +108,7 @@ ROBOTS = pa.schema(
         pa.field("body", pa.binary()),
         pa.field("crawl_delay_s", pa.float64()),
         pa.field("fetched_at", _TIME),
-        pa.field("tdm", pa.binary()),  # tdmrep.json; empty if missing or unreadable, null if unknown
+        pa.field("files", pa.map_(pa.string(), pa.binary())),  # `HostRobots.files`; null in older crawl DBs
     ]
 )
 

@@ -1,7 +1,7 @@
 """Tables that a fetch writes with its WARC files: outcomes of URLs, links, and the state of hosts.
 
 Reads and writes `log/` (FETCH_LOG) and `links/` (LINKS), one file of each per WARC file of a segment. The part `hosts`
-has `hosts/` (SEEN_HOSTS: pauses, latency, traps) and `robots/` (crawldb.ROBOTS: robots.txt and tdmrep.json files).
+has `hosts/` (SEEN_HOSTS: pauses, latency, traps) and `robots/` (crawldb.ROBOTS: robots.txt, tdmrep.json and licenses).
 """
 
 from collections import defaultdict
@@ -292,7 +292,8 @@ def clock_of(row: Mapping[str, Any]) -> HostClock:
 
 def rules_of(table: pa.Table) -> list[HostRobots]:
     """Returns the rows of a table of rules (crawldb.ROBOTS)."""
-    return [HostRobots(**row) for row in table.drop_columns(["host"]).to_pylist()]
+    rows = table.drop_columns(["host"]).to_pylist()
+    return [HostRobots(**{**row, "files": dict(row.get("files") or ())}) for row in rows]
 
 
 def write_hosts(part: Part, clocks: Iterable[HostClock], rules: Iterable[HostRobots], traps: Mapping[str, int]) -> None:
@@ -305,7 +306,7 @@ def write_hosts(part: Part, clocks: Iterable[HostClock], rules: Iterable[HostRob
         for clock in sorted(clocks, key=lambda clock: clock.authority)
     ]
     robots = [
-        {**asdict(site), "host": authority(f"{site.origin}/")}
+        {**asdict(site), "host": authority(f"{site.origin}/"), "files": sorted(site.files.items())}
         for site in sorted(rules, key=lambda site: site.origin)
         if site.status != "unavailable"
     ]

@@ -157,7 +157,7 @@ TAGS += [
 def test_any_page_is_parsed(html, charset):
     page = parse_page(html.encode("latin-1", "replace"), "http://h/", "sluice", Directives(), charset)
     assert all(canonical(link.url) == link.url for link in page.links)
-    assert all(canonical(one) == one for one in (*page.feeds, *filter(None, [page.canonical])))
+    assert all(canonical(one) == one for one in (*page.feeds, *filter(None, page.canonicals)))
 
 
 XML = ["<?xml version='1.0'?>", "<urlset>", "<sitemapindex>", "<sitemap>", "<url>", "<loc>", "http://h/a", "</loc>"]

@@ -101,13 +101,13 @@ href=6>x</table><a rel=nofollow href=no><a/href=7><aside href=no></aside><code/>
 def said(html: bytes) -> tuple[object, ...]:
     page = parse_page(html, "http://h/a", "sluice", Directives(), "utf-8")
     paths = [link.url.removeprefix("http://h/b/") for link in page.links]
-    return paths, page.noarchive, page.canonical, page.title, page.text_chars
+    return paths, page.noarchive, page.canonicals, page.title, page.text_chars
 
 
 def test_flattening_keeps_text_and_links() -> None:
     links = ["1", "2", "4", "5", "6", "7"]
     whole = said(PAGE)
-    assert whole[:3] == (links, True, "http://h/b/c")
+    assert whole[:3] == (links, True, ("http://h/b/c",))
     deep = said(PAGE + b"<div>" * 5000)
     assert deep[:3] == whole[:3]
     assert deep[3:] == ("A bold page", 40)

@@ -9,7 +9,7 @@ import pytest
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import link
 from tasks.formats.web.robots_tag import Directives, directives
-from tasks.stages.crawl.page.links import ParsedPage, parse_page
+from tasks.stages.crawl.page.links import ParsedPage, canonical_of, parse_page
 from tasks.stages.crawl.page.parser import INLINE_BYTES, PageParser
 
 NONE = Directives()
@@ -74,7 +74,7 @@ def test_queries_are_encoded_in_the_charset_of_the_page():
         "http://h/%D0%B4/?%E6=%26%2328450%3B",
         "http://h/a?b",
     ]
-    assert page.canonical == "http://h/%D0%B4/?q=%E4"
+    assert page.canonicals == ("http://h/%D0%B4/?q=%E4",)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,13 @@ def test_a_deeply_nested_page_still_says_whether_it_may_be_kept():
     html = b'<title>T</title><meta name=robots content="noindex, noai"><link rel=canonical href=/c><body>'
     html += b"<div>" * 40_000 + b"text"
     page = parse_page(html, "http://h/", "sluice", NONE)
-    assert (page.noindex, page.noai, page.canonical, page.title, page.text_chars) == (True, True, "http://h/c", "T", 4)
+    assert (page.noindex, page.noai, page.canonicals, page.title, page.text_chars) == (
+        True,
+        True,
+        ("http://h/c",),
+        "T",
+        4,
+    )
     assert links(b"<meta name=robots content=nofollow><body>" + b"<div>" * 40_000 + b"<a href=z>z</a>") == ()
 
 
@@ -179,7 +185,8 @@ def test_a_deeply_nested_page_still_says_whether_it_may_be_kept():
     ],
 )
 def test_the_canonical_link_is_read_from_the_head_if_it_is_unique(html, want):
-    assert parse_page(html.encode(), "http://h/dir/page", "sluice", NONE).canonical == want
+    page = parse_page(html.encode(), "http://h/dir/page", "sluice", NONE)
+    assert canonical_of(page, (), "http://h/dir/page") == want
 
 
 def test_feeds_are_found_in_the_head():
@@ -362,7 +369,7 @@ def test_exactly_the_links_of_a_page_are_read(name: str) -> None:
     assert page.title
     assert page.text_chars > 100
     deep = read(html.replace(b"</body>", b"<div>" * 3000))
-    assert (deep.links, deep.title, deep.canonical) == (page.links, page.title, page.canonical)
+    assert (deep.links, deep.title, deep.canonicals) == (page.links, page.title, page.canonicals)
 
 
 def test_every_sample_page_is_read() -> None:

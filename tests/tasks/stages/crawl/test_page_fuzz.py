@@ -15,10 +15,12 @@ from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import key
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.frontier.traps import Traps
+from tasks.stages.crawl.hosts.rules import Ruling
 from tasks.stages.crawl.http.client import Response
 from tasks.stages.crawl.page.parser import PageParser
 from tasks.stages.crawl.page.reading import Reader, mime_of
 from tests.tasks.stages.crawl.page_cases import answer, drawn, memory, mutated
+from tests.tasks.stages.crawl.test_reading import no_licenses
 
 SAMPLES = Path(__file__).with_name("samples")
 URL = "http://h.example/dir/page?q=1"
@@ -32,12 +34,12 @@ async def read_all(answers: Iterable[Response], caplog: pytest.LogCaptureFixture
     config = CrawlConfig(exclude_pattern=r"/excluded[^?]*\?")
     parser, traps = PageParser(config.user_agent), Traps(config)
     scope = Scope(["*.example"], exclude_pattern=config.exclude_pattern)
-    reader = Reader(config, parser, scope, lambda _: (), traps.note)
+    reader = Reader(config, parser, scope, lambda _: (), traps.note, no_licenses)
     number = child = 0
     try:
         for number, one in enumerate(answers, 1):
             mime = mime_of(one.headers)
-            found = await reader.read(f"{URL}&n={number}", one, mime, reserved=number % 100 == 0)
+            found = await reader.read(f"{URL}&n={number}", one, mime, Ruling(reserved=number % 100 == 0))
             assert found.reason in REASONS
             assert found.canonical == (canonical(found.canonical) or "")
             assert len(set(found.outlinks)) == len(found.outlinks)

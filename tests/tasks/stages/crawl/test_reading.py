@@ -12,6 +12,7 @@ import pytest
 from tasks.formats.web.robots_tag import Directives
 from tasks.formats.web.scope import Scope
 from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.hosts.rules import Licensing, Ruling
 from tasks.stages.crawl.http.client import Response
 from tasks.stages.crawl.page import reading
 from tasks.stages.crawl.page.links import parse_page
@@ -27,14 +28,18 @@ def answer(body: bytes, *headers: tuple[str, str], mime: str = "text/html") -> R
     return Response(200, "OK", (("Content-Type", mime), *headers), body, "", "", b"", 0.0)
 
 
+async def no_licenses(url, licenses):
+    return Licensing()
+
+
 def read(one: Response, note=lambda *_: PageComparison(), *, reserved: bool = False, **settings) -> ReadResult:
     async def run() -> ReadResult:
         config = CrawlConfig(**settings)
         parser = PageParser(config.user_agent, 1.0)
         try:
             scope = Scope(["h.example"], exclude_pattern=config.exclude_pattern)
-            reader = Reader(config, parser, scope, lambda _: (), note)
-            return await reader.read(URL, one, mime_of(one.headers), reserved=reserved)
+            reader = Reader(config, parser, scope, lambda _: (), note, no_licenses)
+            return await reader.read(URL, one, mime_of(one.headers), Ruling(reserved=reserved))
         finally:
             await parser.close()
 

@@ -267,7 +267,7 @@ def test_the_file_is_cached_for_a_day_like_robots_txt(crawl):
     with sites_with(files) as sites:
         kept = {site.url(""): json.dumps(CLOSED).encode() if name == "closed" else b"" for name, site in sites.items()}
         first = due(crawl(config_for(*sites.values()), "c1"))
-        assert {row.origin: row.tdm for row in held(first)} == kept
+        assert {row.origin: row.files[row.origin + TDMREP] for row in held(first)} == kept
         for site in sites.values():
             site.requests.clear()
         second = due(crawl(config_for(*sites.values()), "c2", first))
@@ -275,7 +275,7 @@ def test_the_file_is_cached_for_a_day_like_robots_txt(crawl):
             assert not {"/robots.txt", TDMREP} & set(site.paths())
             assert second.log()[site.url("/closed/a")]["reason"] == ("ai_optout" if name == "closed" else "")
             site.requests.clear()
-        assert {row.origin: row.tdm for row in held(second)} == kept
+        assert {row.origin: row.files[row.origin + TDMREP] for row in held(second)} == kept
         crawl(config_for(*sites.values()), "c3", a_day_later(second))
         for site in sites.values():
             assert site.paths()[:2] == ["/robots.txt", TDMREP]
@@ -285,11 +285,11 @@ def test_an_unavailable_file_is_requested_again_by_the_next_cycle(crawl):
     answers = [status(503)]
     with site_with(lambda request: answers.pop()(request) if answers else web.json_response(CLOSED)) as site:
         first = due(crawl(config_for(site), "c1"))
-        assert [row.tdm for row in held(first)] == [None]
+        assert [row.files for row in held(first)] == [{}]
         site.requests.clear()
         second = crawl(config_for(site), "c2", first)
         assert site.paths()[0] == TDMREP
-        assert [row.tdm for row in held(second)] == [json.dumps(CLOSED).encode()]
+        assert [row.files[row.origin + TDMREP] for row in held(second)] == [json.dumps(CLOSED).encode()]
         (row,) = second.warc.table("takedown.parquet").to_pylist()
         assert (row["url"], row["reason"]) == (site.url("/closed/a"), "ai_optout")
 
@@ -333,11 +333,11 @@ def test_a_crawl_db_from_before_the_file_was_supported_is_usable(crawl):
     with site_with(CLOSED) as site:
         first = due(crawl(config_for(site), "c1"))
         for artifact in first.crawldb:
-            table = artifact.table(crawldb.ROBOTS_FILE).drop_columns(["tdm"])
+            table = artifact.table(crawldb.ROBOTS_FILE).drop_columns(["files"])
             with artifact.store.write(f"{artifact.address.path}/{crawldb.ROBOTS_FILE}") as out:
                 pq.write_table(table, out)
         site.requests.clear()
         second = crawl(config_for(site), "c2", first)
         assert site.paths()[0] == TDMREP
-        assert [row.tdm for row in held(second)] == [json.dumps(CLOSED).encode()]
+        assert [row.files[row.origin + TDMREP] for row in held(second)] == [json.dumps(CLOSED).encode()]
         assert second.crawldb[0].table(crawldb.ROBOTS_FILE).schema.names == crawldb.ROBOTS.names

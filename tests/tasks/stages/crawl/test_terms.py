@@ -74,8 +74,8 @@ def test_tdmrep_gives_reservation_and_policy_of_the_matching_rule():
         ("X-Robots-Tag", "noarchive, noai", [("x-robots-tag", "noarchive, noai")]),
         ("X-Robots-Tag", "noarchive, snoain", []),
         ("Link", '<https://a.example/l.xml>; rel="license"; type="application/rsl+xml"', ["https://a.example/l.xml"]),
-        ("Link", '</a.css>; rel=preload, </l.xml>; type="x"; rel=license', ["/l.xml"]),
-        ("Link", '</a>; rel="next license"', ["/a"]),
+        ("Link", '</a.css>; rel=preload, </l.xml>; type="x"; rel=license', ["http://h/l.xml"]),
+        ("Link", '</a>; rel="next license"', ["http://h/a"]),
         ("Link", '</license>; rel="next"', []),
         ("Link", "<" * 100_000, []),
         ("Set-Cookie", "license=1", []),
@@ -83,7 +83,7 @@ def test_tdmrep_gives_reservation_and_policy_of_the_matching_rule():
 )
 def test_headers_state_terms(name, value, found):
     expected = [one if isinstance(one, tuple) else ("license", one) for one in found]
-    assert header_terms(((name, value),)) == expected
+    assert header_terms(((name, value),), "http://h/a/b") == expected
 
 
 def test_a_page_states_terms_in_its_head():
@@ -181,13 +181,13 @@ def test_documents_have_the_terms_of_their_capture(cycle, run_stage):
     assert json.loads(logged[document["record_id"]])["robots.license"] == "https://a.example/license.xml"
 
 
-ALL = ("robots", "header", "meta", "tdm")
+ALL = ("robots", "header", "meta", "tdm", "rsl")
 
 
-def decided(policy=ALL, headers=(), html="", reserved=False):
+def decided(policy=ALL, headers=(), html="", reserved=False, licensed=None):
     said = directives([value for name, value in headers if name == "X-Robots-Tag"], "sluice")
     page = parse_page(html.encode(), "http://h/", "sluice", said) if html else ParsedPage()
-    return opted_out(policy, headers, said, page, reserved=reserved)
+    return opted_out(policy, headers, said, page, reserved=reserved, licensed=licensed)
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,9 @@ Allow: /private/open$
 
 User-agent: GPTBot
 Disallow: /noai
+License: /l.xml
 """
+RSL = '<rsl><content url="/paper/*.html$"><license><permits type="usage">search</permits></license></content></rsl>'
 
 
 def pages():
@@ -62,6 +64,7 @@ def pages():
     }
     by_path |= {f"/p/{n}": f"page {n}" for n in (0, 2, 3, 4)}
     by_path["/paid"] = lambda _: web.Response(status=402)
+    by_path["/l.xml"] = RSL
     by_path["/sick"] = lambda _: web.Response(status=500)
     return by_path
 
@@ -123,6 +126,7 @@ KINDS = {"seeds": "seeds", "fetchlist": "fetchlist/p0", "segment": "segment/p0",
         ("/private/a", "no: robots_denied: robots.txt, line 3, for *: Disallow: /private"),
         ("/private/never/seen", "no: robots_denied: robots.txt, line 3, for *: Disallow: /private"),
         ("/noai/b", "no: ai_optout: robots.txt, line 7, for gptbot: Disallow: /noai"),
+        ("/paper/x.html", "no: ai_optout: the license that robots.txt names does not permit training"),
         ("/gone", "not now: http_404: that was the result of its last try"),
         ("/paid", "not now: payment_required: that was the result of its last try"),
         ("/sick", "not now: http_500: it failed once"),
