@@ -16,9 +16,10 @@ from fastwarc import WarcRecordType
 from tasks.formats.documents.text import clean
 from tasks.formats.warc.reader import read_records
 from tasks.formats.warc.record import PAGE_STATUSES, Damage, Digest, Record
+from tasks.formats.web.media_type import HTML_TYPES, media_type
 from tasks.formats.web.url import MAX_CAPTURED_URL, web_parts
 from tasks.stages.extract.config import ExtractConfig
-from tasks.stages.extract.content import HTML_TYPES, BodyHeaders, extract_capture, media_type
+from tasks.stages.extract.content import BodyHeaders, extract_capture
 from tasks.stages.extract.row import ExtractOptions, InputRow, no_content
 
 log = logging.getLogger("sluice.extract")
@@ -73,7 +74,7 @@ def _row(record: Record, name: str, source: str, config: ExtractConfig, options:
         warc_file=name,
         warc_offset=record.offset,
         refused=_refusal(record, url, config),
-        rendered=is_conversion and media_type(headers.content_type) in HTML_TYPES,
+        rendered=is_conversion and media_type(headers.content_type).essence in HTML_TYPES,
         damaged=record.short,
     )
 
@@ -85,7 +86,7 @@ def _response_headers(record: Record, url: str, *, with_http: bool) -> BodyHeade
         values.setdefault(name.lower(), []).append(value)
     return BodyHeaders(
         url=url,
-        content_type=values.get("content-type", [""])[-1],
+        content_type=tuple(values.get("content-type", ())),
         coding=",".join(values.get("content-encoding", ())),
         language=values.get("content-language", [""])[-1],
         robots=tuple(values.get("x-robots-tag", ())),
@@ -97,7 +98,7 @@ def _conversion_headers(record: Record, url: str) -> BodyHeaders:
     # Common Crawl lists the identified languages, the most frequent first: "eng,fra".
     language = str(record.headers.get("WARC-Identified-Content-Language") or "").partition(",")[0].strip()
     kind = str(record.headers.get("Content-Type") or "")
-    return BodyHeaders(url=url, content_type=kind, language=language, fetched_at=record.date)
+    return BodyHeaders(url=url, content_type=(kind,), language=language, fetched_at=record.date)
 
 
 def _refusal(record: Record, url: str, config: ExtractConfig) -> str:

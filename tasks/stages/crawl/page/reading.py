@@ -16,13 +16,14 @@ from typing import NamedTuple
 from tasks.formats.warc.record import PAGE_STATUSES
 from tasks.formats.web.content_encoding import DecodedStream, decode
 from tasks.formats.web.domain import Link, link, owner_of
+from tasks.formats.web.media_type import MediaType, media_type
 from tasks.formats.web.robots_tag import Directives, directives
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.hosts.rules import AI_OPTOUT
 from tasks.stages.crawl.http.client import Response
-from tasks.stages.crawl.http.response import Headers, content_type
+from tasks.stages.crawl.http.response import Headers
 from tasks.stages.crawl.page.links import TEXT_ENOUGH, ParsedPage, scan_directives
 from tasks.stages.crawl.page.parser import PageParser, describe_error
 from tasks.stages.crawl.page.sitemap import MAX_BYTES, MAX_FEED_BYTES, SitemapEntry, read_feed, read_sitemap
@@ -45,7 +46,6 @@ _HTML = ("text/html", "application/xhtml+xml", "")
 _FEEDS = ("application/rss+xml", "application/atom+xml", "application/rdf+xml", "application/feed+json")
 _XML = ("application/xml", "text/xml")
 _PACKED = ("application/gzip", "application/x-gzip")
-_CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:-]+)", re.I)
 
 # Tolerance for clock differences and dates without a time zone; dates further in the future are ignored.
 _FUTURE_TOLERANCE = timedelta(days=1)
@@ -210,8 +210,8 @@ class Reader:
         html = self._decoded(response, self._config.max_body_bytes)
         page = ParsedPage(noindex=from_headers.noindex)
         if html:
-            charset = _CHARSET.search(content_type(response.headers))
-            page = await self._parser.read(html, url, from_headers, charset[1] if charset else "")
+            charset = _media_type(response.headers).charset
+            page = await self._parser.read(html, url, from_headers, charset)
         if page.unread:
             _warn_unread(url, page.unread)
         render = needs_browser(html, page.text_chars)
@@ -283,7 +283,11 @@ def _warn_unread(url: str, reason: str) -> None:
 
 def mime_of(headers: Headers) -> str:
     """Returns the media type of Content-Type in lower case, without parameters; "" if there is none."""
-    return content_type(headers).partition(";")[0].strip().lower()
+    return _media_type(headers).essence
+
+
+def _media_type(headers: Headers) -> MediaType:
+    return media_type(value for name, value in headers if name.lower() == "content-type")
 
 
 def is_soft_404(title: str, text_chars: int, status: int = 200) -> bool:
