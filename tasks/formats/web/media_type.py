@@ -1,11 +1,14 @@
-"""Media type and charset of a body by its Content-Type headers, as in browsers (Fetch Standard, "extract a MIME type").
+"""Media type of a body by its headers, and whether it is a sitemap or feed by its first bytes.
 
-The crawler and the extraction read the same headers, so both use this function.
+The crawler and the extraction read the same bodies, so both use these functions. Sitemaps and feeds are known by their
+content, because servers send them with various media types.
 """
 
 import re
 from collections.abc import Iterable
 from typing import NamedTuple
+
+from tasks.formats.web.content_encoding import decode
 
 HTML_TYPES = frozenset(("text/html", "application/xhtml+xml"))
 
@@ -14,6 +17,15 @@ _PART = re.compile(r'(?:[^",]|"[^"]*(?:"|$))+')
 _TYPE = re.compile(r"(?!\*/\*)([\w!#$%&'*+.^`|~-]+/[\w!#$%&'*+.^`|~-]+)[ \t]*(?:;|$)", re.ASCII)
 # Possessive, so that a header cannot cause backtracking.
 _CHARSET = re.compile(r"charset\s*+=\s*+[\"']?\s*+([A-Za-z0-9_.:-]++)", re.I)
+
+
+_GZIP = b"\x1f\x8b"
+_HEAD = 4096
+# Possessive and atomic, so that a body cannot cause backtracking.
+_XML_ROOT = re.compile(
+    rb"(?:\xef\xbb\xbf)?\s*+(?>(?:(?:<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^>]*+>)\s*+)*)<(?:\w++:)?(\w++)[\s>]", re.I | re.S
+)
+_ROOTS = {b"urlset": "sitemap", b"sitemapindex": "sitemap", b"rss": "feed", b"feed": "feed", b"rdf": "feed"}
 
 
 class MediaType(NamedTuple):
@@ -30,7 +42,9 @@ class MediaType(NamedTuple):
 
 
 def media_type(values: Iterable[str]) -> MediaType:
-    """Returns the last valid type of all Content-Type headers; if it has no charset, that of an equal type before it.
+    """Returns the media type of a body, as browsers do (Fetch Standard, "extract a MIME type").
+
+    That is the last valid type of all Content-Type headers; if it has no charset, that of an equal type before it.
 
     Args:
         values: the headers, in their order.
@@ -53,3 +67,18 @@ def media_type(values: Iterable[str]) -> MediaType:
         return MediaType(essence, charset)
     stated = _CHARSET.search(other)
     return MediaType(other.partition(";")[0].strip().lower(), stated[1] if stated else "")
+
+
+def listing_of(data: bytes) -> str:
+    """Returns "sitemap" or "feed" if a body is an XML file with the root element of one, with or without gzip, else "".
+
+    >>> listing_of(b'<?xml version="1.0"?><rss version="2.0"></rss>'), listing_of(b"<html></html>")
+    ('feed', '')
+    """
+    root = _XML_ROOT.match(unpacked_head(data))
+    return _ROOTS.get(root[1].lower(), "") if root else ""
+
+
+def unpacked_head(data: bytes) -> bytes:
+    """Returns the first bytes of a body, without gzip."""
+    return decode(data, "gzip", _HEAD).data if data.startswith(_GZIP) else data[:_HEAD]

@@ -49,7 +49,7 @@ from tasks.stages.crawl.storage.segment import ORDER, SegmentWriter
 from tasks.stages.crawl.storage.spool import Spool
 from tasks.stages.crawl.visit import Visitor
 
-VERSION = 6
+VERSION = 7
 
 log = logging.getLogger("sluice.crawl")
 

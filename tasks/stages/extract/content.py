@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from tasks.formats.documents.text import clean
 from tasks.formats.web import content_encoding
 from tasks.formats.web.charset import decode, decode_with_source
-from tasks.formats.web.media_type import HTML_TYPES, media_type
+from tasks.formats.web.media_type import HTML_TYPES, listing_of, media_type, unpacked_head
 from tasks.formats.web.robots_tag import directives
 from tasks.stages.extract.html import read_page
 from tasks.stages.extract.row import Content, ExtractOptions, Rejected
@@ -30,12 +30,7 @@ _NO_TIME = datetime(1, 1, 1, tzinfo=UTC)
 _HTML_START = re.compile(
     rb"\s*+(?>(?:<!--.*?-->\s*+)*)<(?:!doctype html|html|head|body|title|meta|div|h1|p|table)[\s>]", re.I | re.S
 )
-_XML_ROOT = re.compile(
-    rb"(?:\xef\xbb\xbf)?\s*+(?>(?:(?:<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^>]*+>)\s*+)*)<(?:\w++:)?(\w++)[\s>]", re.I | re.S
-)
-_ROOTS = {b"urlset": "sitemap", b"sitemapindex": "sitemap", b"rss": "feed", b"feed": "feed", b"rdf": "feed"}
 _GZIP = b"\x1f\x8b"
-_HEAD = 4096
 # Types with a reason of their own in the funnel report.
 _NAMED_TYPES = frozenset(
     (
@@ -159,11 +154,10 @@ def mime_reason(kind: str) -> str:
 
 
 def _listing(data: bytes, kind: str) -> str:
-    head = content_encoding.decode(data, "gzip", _HEAD).data if data.startswith(_GZIP) else data[:_HEAD]
-    if root := _XML_ROOT.match(head):
-        return _ROOTS.get(root[1].lower(), "")
+    if listing := listing_of(data):
+        return listing
     # A sitemap may also be a text file with a URL per line (sitemaps.org, "Text file").
-    if kind == "text/plain" and head.startswith((b"http://", b"https://")):
+    if kind == "text/plain" and unpacked_head(data).startswith((b"http://", b"https://")):
         lines = data.split(b"\n")
         return "sitemap" if all(_is_url(line) for line in lines) else ""
     return ""
