@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from tasks.formats.web.content_encoding import decode
 
-HTML_TYPES = frozenset(("text/html", "application/xhtml+xml"))
+XHTML = "application/xhtml+xml"
+HTML_TYPES = frozenset(("text/html", XHTML))
 
 # An element of a comma-separated list; commas in quoted strings do not separate.
 _PART = re.compile(r'(?:[^",]|"[^"]*(?:"|$))+')

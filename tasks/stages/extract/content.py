@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from tasks.formats.documents.text import clean
 from tasks.formats.web import content_encoding
 from tasks.formats.web.charset import decode, decode_with_source
-from tasks.formats.web.media_type import HTML_TYPES, listing_of, media_type, unpacked_head
+from tasks.formats.web.media_type import HTML_TYPES, XHTML, listing_of, media_type, unpacked_head
 from tasks.formats.web.robots_tag import directives
 from tasks.stages.extract.html import read_page
 from tasks.stages.extract.row import Content, ExtractOptions, Rejected
@@ -86,6 +86,8 @@ def extract_capture(payload: bytes, headers: BodyHeaders, options: ExtractOption
     language = clean(headers.language)[:_MAX_LANGUAGE]
     if kind == "text/plain":
         return Content(text=clean(text), language_hint=language)
+    if kind == XHTML and (converted := _html_of_xhtml(source)) is not None:
+        text, source = converted.decode("utf-8", "surrogatepass"), converted
     page = read_page(text, options, source, headers.url)
     stated = page.metadata
     if options.honour_noindex and _noindex(stated.robots, headers, names=False):
@@ -100,6 +102,12 @@ def extract_capture(payload: bytes, headers: BodyHeaders, options: ExtractOption
         author=stated.author,
         site=stated.site,
     )
+
+
+def _html_of_xhtml(source: bytes) -> bytes | None:
+    from tasks.formats.web.xhtml import html_of_xhtml
+
+    return html_of_xhtml(source)
 
 
 def _noindex(robots: Sequence[str], headers: BodyHeaders, *, names: bool) -> bool:

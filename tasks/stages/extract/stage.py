@@ -76,7 +76,7 @@ from tasks.stages.extract.row import Content, InputRow, Poison, Rejected
 
 log = logging.getLogger("sluice.extract")
 
-VERSION = 11
+VERSION = 12
 
 # Modules that an extractor needs and `content` does not import; their import must not count as time of the first page.
 _SLOW_TO_IMPORT = {"blocks": ("tasks.stages.extract.blocks",), "trafilatura": ("trafilatura",)}

@@ -24,6 +24,7 @@ from tasks.formats.web.domain import Link, link
 from tasks.formats.web.html_tags import FORMATTING, TagFinder, TagNames, all_tags
 from tasks.formats.web.robots_tag import Directives, directives
 from tasks.formats.web.url import MAX_CRAWLED_URL, origin_of
+from tasks.formats.web.xhtml import html_of_xhtml
 
 MAX_FEEDS = 10
 
@@ -158,7 +159,9 @@ class ParsedPage:
     unread: str = ""
 
 
-def parse_page(html: bytes, url: str, agent: str, headers: Directives, charset: str = "") -> ParsedPage:
+def parse_page(
+    html: bytes, url: str, agent: str, headers: Directives, charset: str = "", *, xhtml: bool = False
+) -> ParsedPage:
     """Parses an HTML page.
 
     Args:
@@ -167,8 +170,10 @@ def parse_page(html: bytes, url: str, agent: str, headers: Directives, charset: 
         agent: our product token, for `<meta name="sluice">`.
         headers: directives of X-Robots-Tag.
         charset: charset parameter of Content-Type; if it is empty, the declaration in the page is used.
+        xhtml: whether the page is XML by its media type.
     """
     source, encoding = _utf8(html[:_MAX_HTML], charset)
+    source = (html_of_xhtml(source) if xhtml else None) or source
     page = defuse(source)
     elements = _PageElements(LexborHTMLParser(page.source), page.tags)
     directives_of_page = directives(_robots(elements.metas, agent), agent, names=False)

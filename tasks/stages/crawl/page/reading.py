@@ -18,7 +18,7 @@ from typing import NamedTuple
 from tasks.formats.warc.record import PAGE_STATUSES
 from tasks.formats.web.content_encoding import DecodedStream, decode
 from tasks.formats.web.domain import Link, link, owner_of
-from tasks.formats.web.media_type import HTML_TYPES, MediaType, listing_of, media_type
+from tasks.formats.web.media_type import HTML_TYPES, XHTML, MediaType, listing_of, media_type
 from tasks.formats.web.robots_tag import Directives, directives
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority
@@ -230,8 +230,8 @@ class Reader:
         html = self._decoded(response, self._config.max_body_bytes)
         page = ParsedPage(noindex=from_headers.noindex)
         if html:
-            charset = _media_type(response.headers).charset
-            page = await self._parser.read(html, url, from_headers, charset)
+            kind, charset = _media_type(response.headers)
+            page = await self._parser.read(html, url, from_headers, charset, xhtml=kind == XHTML)
         if page.unread:
             _warn_unread(url, page.unread)
         render = needs_browser(html, page.text_chars)

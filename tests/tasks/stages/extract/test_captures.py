@@ -20,7 +20,7 @@ from tasks.stages.extract.captures import read_warc
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.extract.content import mime_reason
 from tasks.stages.extract.row import InputRow, Rejected
-from tests.tasks.stages.extract.conftest import conversion
+from tests.tasks.stages.extract.conftest import PROSE, conversion
 
 CONFIG = ExtractConfig()
 Make = Callable[..., bytes]
@@ -78,7 +78,7 @@ def test_the_digest_is_computed_from_the_received_payload(warc: Make) -> None:
         ({"http": "Content-Type: text/html, text/html\r\n"}, "document"),
         ({"http": "Content-Type: text/html\r\nContent-Type: */*\r\n"}, "document"),
         ({"http": "Content-Type: image/png\r\nContent-Type: text/html\r\nContent-Type: odd\r\n"}, "document"),
-        ({"http": "Content-Type: Text/HTML ; charset=\"utf-8\"\r\n"}, "document"),
+        ({"http": 'Content-Type: Text/HTML ; charset="utf-8"\r\n'}, "document"),
         ({"http": ""}, "document"),
         ({"http": "", "body": b"who knows"}, "mime_missing"),
         ({"body": b"%PDF-1.7 ..."}, "mime_mismatch"),
@@ -125,6 +125,47 @@ def test_hostile_headers_and_prefixes_take_little_time(warc: Make, options: dict
 def test_the_type_of_a_page_without_media_type_is_sniffed(warc: Make, html: Make) -> None:
     (row,) = rows(warc(http="", body=b" \n<!-- one --> <!-- two -->\n" + html()))
     assert outcome(row) == "document"
+
+
+XHTML = "Content-Type: application/xhtml+xml\r\n"
+
+
+def xhtml(body: str, head: str = "<title/>") -> bytes:
+    space = "http://www.w3.org/1999/xhtml"
+    return f'<?xml version="1.0"?><html xmlns="{space}"><head>{head}</head><body>{body}</body></html>'.encode()
+
+
+def test_a_page_sent_as_xhtml_is_read_as_xml(warc: Make) -> None:
+    paragraphs = [f"<p>{name} {PROSE * 3}</p>" for name in ("First", "Second")]
+    cdata = f"<p><![CDATA[Third {PROSE * 3}]]></p>"
+    head = '<title/><script src="a.js"/><style/><link rel="canonical" href="/c"/>'
+    body = xhtml(f'{paragraphs[0]}<iframe src="/f"/>{paragraphs[1]}{cdata}', head)
+    (row,) = rows(warc(body=body, http=XHTML))
+    content = row.content()
+    assert [word in content.text for word in ("First", "Second", "Third")] == [True] * 3
+    assert content.canonical == "http://a.example/c"
+
+
+def test_a_page_sent_as_xhtml_that_is_not_well_formed_is_read_as_html(warc: Make) -> None:
+    body = xhtml(f"<p>First {PROSE * 3}<p>Second {PROSE * 3}", "<title>T</title>")
+    entity = xhtml(f"<p>First {PROSE * 3}</p><p>Second &own; {PROSE * 3}</p>").replace(
+        b"?><html", b'?><!DOCTYPE html [<!ENTITY own "x">]><html'
+    )
+    for data in (body, entity.replace(b"<title/>", b"")):
+        text = rows(warc(body=data, http=XHTML))[0].content().text
+        assert "First" in text
+        assert "Second" in text
+
+
+def test_noindex_of_a_page_sent_as_xhtml_is_respected(warc: Make) -> None:
+    head = '<title/><script src="a.js"/><meta name="robots" content="noindex"/>'
+    assert outcome(rows(warc(body=xhtml("<p>text</p>", head), http=XHTML))[0]) == "noindex"
+
+
+@pytest.mark.parametrize("tag", ["<dl>", "<b>"])
+def test_the_limits_of_pages_apply_to_xhtml(warc: Make, tag: str) -> None:
+    body = tag * 100_000 + tag.replace("<", "</") * 100_000
+    assert outcome(rows(warc(body=xhtml(body), http=XHTML))[0]) in ("nesting", "formatting")
 
 
 def test_noindex_in_the_page_is_respected_unless_disabled(warc: Make, html: Make) -> None:
