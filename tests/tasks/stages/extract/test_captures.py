@@ -20,7 +20,7 @@ from tasks.stages.extract.captures import read_warc
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.extract.content import mime_reason
 from tasks.stages.extract.row import InputRow, Rejected
-from tests.tasks.stages.extract.conftest import PROSE, conversion
+from tests.tasks.stages.extract.conftest import PROSE, conversion, page
 
 CONFIG = ExtractConfig()
 Make = Callable[..., bytes]
@@ -334,6 +334,50 @@ def test_a_text_of_common_crawl_keeps_url_date_and_language() -> None:
 
 
 @pytest.mark.parametrize(
+    ("url", "mime", "body", "expected"),
+    [
+        ("http://a.example/", "text/html; charset=utf-8", page(), "document"),
+        ("https://a.example/", "text/plain", b"plain words", "document"),
+        ("http://a.example/", "application/xhtml+xml", b"<html><head><title/></head><body>x</body></html>", "document"),
+        ("http://a.example/", "", page(), "document"),
+        ("http://a.example/a.png", "image/png", b"\x89PNG", "mime_image_png"),
+        ("http://a.example/robots.txt", "text/plain", b"User-agent: *", "robots_txt"),
+        ("urn:text:https://a.example/", "text/plain", b"words", "resource_urn_text"),
+        ("urn:pageinfo:https://a.example/", "application/json", b"{}", "resource_urn_pageinfo"),
+        ("URN:view:https://a.example/", "image/png", b"", "resource_urn_view"),
+        ("urn:x-own:1", "text/plain", b"words", "resource_other"),
+        ("dns:a.example", "text/dns", b"20261120", "resource_dns"),
+        ("file:///etc/motd", "text/plain", b"words", "resource_file"),
+        ("ftp://a.example/a.txt", "text/plain", b"words", "resource_other"),
+        ("", "text/plain", b"words", "url_invalid"),
+    ],
+)
+def test_every_resource_has_an_outcome(url: str, mime: str, body: bytes, expected: str) -> None:
+    data = gzip.decompress(conversion(body, mime, url=url)).replace(b"WARC-Type: conversion", b"WARC-Type: resource")
+    (row,) = rows(data)
+    assert outcome(row) == expected
+    assert not row.rendered
+    (quick,) = read_warc(io.BytesIO(data), "x", "web", CONFIG, quick=True)
+    assert quick.refused == row.refused
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("continuation", ["continuation"]),
+        ("own-type", ["warc_type_unknown"]),
+        ("metadata", []),
+        ("request", []),
+        ("warcinfo", []),
+    ],
+)
+def test_content_of_other_records_is_rejected_by_type(kind: str, expected: list[str]) -> None:
+    data = gzip.decompress(conversion(b"words", "text/plain"))
+    data = data.replace(b"WARC-Type: conversion", f"WARC-Type: {kind}".encode())
+    assert [outcome(row) for row in rows(data)] == expected
+
+
+@pytest.mark.parametrize(
     ("mime", "body", "expected"),
     [
         ("application/json", b"{}", "mime_application_json"),
@@ -393,7 +437,7 @@ def test_a_page_that_resembles_a_sitemap_or_feed_is_handled_by_media_type(
 def test_rows_agree_with_an_independent_reader(shared_data: Path) -> None:
     name = "dolma__sample-0000.warc.gz"
     lines = (shared_data / "warc" / "records" / f"{name}.records.jsonl").read_text().splitlines()
-    expected = [held for held in map(json.loads, lines) if held["type"] == "response"]
+    expected = [held for held in map(json.loads, lines) if held["type"] in ("response", "resource")]
     with (shared_data / "warc" / name).open("rb") as file:
         found = list(read_warc(file, name, "web", CONFIG))
     assert [row.url for row in found] == [held["uri"].strip("<>") for held in expected]
