@@ -40,7 +40,7 @@ from tasks.stages.tokens import EncodeConfig
 _KINDS = {
     **dict.fromkeys((".txt", ".text", ".md", ".markdown", ".rst", ".adoc", ".org", ".tex"), "text"),
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl"),
-    **dict.fromkeys((".warc", ".wet", ".arc"), "warc"),
+    **dict.fromkeys((".warc", ".wet", ".arc", ".wacz"), "warc"),
     ".parquet": "parquet",
     ".pdf": "pdf",
 }
@@ -336,7 +336,8 @@ def _captures(files: Sequence[SourceFile]) -> tuple[list[str], float]:
         )
         outcomes = ExtractionGuard(config.max_page_cpu_s).outcomes(rows)
         texts += [one.text for _, one in outcomes if isinstance(one, Content) and len(one.text) >= config.min_chars]
-        read += (rows[-1].warc_offset or 0) if len(rows) == most else file.bytes
+        ends = {row.warc_file: row.warc_offset or 0 for row in rows}  # a WACZ file has several
+        read += sum(ends.values()) if len(rows) == most else file.bytes
     return texts, len(texts) / max(1, read)
 
 

@@ -39,8 +39,15 @@ _FEW_CHUNKS = 10_000
 
 Reason = Literal["warc_damaged", "warc_truncated"]
 
-CAPTURES = WarcRecordType.response | WarcRecordType.revisit | WarcRecordType.conversion
-"""The record types with captured content; the others describe captures."""
+CAPTURES = (
+    WarcRecordType.response
+    | WarcRecordType.revisit
+    | WarcRecordType.resource
+    | WarcRecordType.conversion
+    | WarcRecordType.continuation
+    | WarcRecordType.unknown
+)
+"""The record types with captured content; the others (request, metadata, warcinfo) describe captures."""
 
 PAGE_STATUSES = frozenset((200, 203))
 """HTTP statuses whose body is the page itself; with 203 a proxy has changed it."""

@@ -212,6 +212,10 @@ class CrawlConfig(Config):
     sitemaps: bool = True
     """Fetch the sitemaps that robots.txt names, and follow the URLs that they list."""
 
+    guess_sitemaps: bool | None = Field(default=None, exclude_if=lambda guess: guess is None)
+    """Try /sitemap.xml, and if there is none /sitemap_index.xml, of sites whose robots.txt names no sitemap. Unset: of
+    public hosts, and not of loopback."""
+
     feeds: bool = True
     """Follow RSS and Atom feeds that pages name."""
 

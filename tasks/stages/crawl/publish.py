@@ -26,7 +26,7 @@ from tasks.formats.warc.archive import INDEX as INDEX_FILE
 from tasks.formats.warc.archive import MANIFEST, MANIFEST_SCHEMA
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.storage import crawldb, duck, fetchlog
-from tasks.stages.crawl.storage.fetchlog import DOMAINS_FILE, DUPLICATE, FETCH_LOG, NOT_MODIFIED, SUCCESS
+from tasks.stages.crawl.storage.fetchlog import DOMAINS_FILE, DUPLICATE, FETCH_LOG, NO_SITEMAP, NOT_MODIFIED, SUCCESS
 from tasks.stages.crawl.storage.segment import INDEX, LOG, WARC
 
 VERSION = 4
@@ -41,8 +41,9 @@ SELECT d.domain, count(DISTINCT l.host) AS hosts, count(*) FILTER (l.requested) 
   count(*) FILTER (l.reason = 'robots_denied') AS robots_denied,
   count(*) FILTER (l.reason IN ('noindex', 'ai_optout')) AS opted_out,
   count(*) FILTER (l.status = '{DUPLICATE}') AS duplicates,
-  count(*) FILTER (l.reason NOT IN ('', 'redirect', 'duplicate', 'robots_denied', 'noindex', 'ai_optout')) AS errors,
-  coalesce(mode(l.reason) FILTER (l.reason NOT IN ('', 'redirect')), '') AS main_reason,
+  count(*) FILTER (l.reason NOT IN ('', 'redirect', 'duplicate', 'robots_denied', 'noindex', 'ai_optout',
+    '{NO_SITEMAP}')) AS errors,
+  coalesce(mode(l.reason) FILTER (l.reason NOT IN ('', 'redirect', '{NO_SITEMAP}')), '') AS main_reason,
   count(*) FILTER (l.unread <> '') AS links_unread,
   CAST(sum(l.bytes) AS BIGINT) AS bytes, max(s.latency_s) AS slowest_s,
   CAST(coalesce(max(s.traps), 0) AS BIGINT) AS traps
@@ -58,8 +59,9 @@ FROM urls WHERE takedown <> '' ORDER BY url
 """
 
 # Counts of the cycle for MLflow.
-_REASONS = """
-SELECT reason, count(*) FROM log WHERE reason NOT IN ('', 'redirect', 'duplicate') GROUP BY reason ORDER BY reason
+_REASONS = f"""
+SELECT reason, count(*) FROM log WHERE reason NOT IN ('', 'redirect', 'duplicate', '{NO_SITEMAP}')
+GROUP BY reason ORDER BY reason
 """
 _PAGES = f"SELECT count(*) FILTER (status = '{DUPLICATE}'), count(*) FILTER (unread <> '') FROM log"
 

@@ -28,7 +28,7 @@ from tasks.core.errors import InputError, SluiceError
 from tasks.core.ledger import newest
 from tasks.core.stage import Output
 from tasks.core.store import Store
-from tasks.stages.crawl.storage.fetchlog import CAPTURED, Outcome
+from tasks.stages.crawl.storage.fetchlog import CAPTURED, NO_SITEMAP, Outcome
 
 if TYPE_CHECKING:  # a reader of the status, such as the API server, has no use for the parsers that these import
     from tasks.stages.crawl.frontier.order import UrlOrder
@@ -116,7 +116,7 @@ class FetchProgress:
             self._note_unread(outcome)
         if outcome.status in CAPTURED:
             self.captured += 1
-        elif outcome.reason != "redirect":
+        elif outcome.reason not in ("redirect", NO_SITEMAP):
             self.errors[outcome.reason] += 1
 
     def report(self, politeness: "Politeness", buffered: str) -> None:

@@ -180,7 +180,7 @@ SELECT * EXCLUDE (taken_down) REPLACE (
 HOSTS = """
 WITH tried AS (
   SELECT host, count(*) FILTER (requested) AS requests, count(*) FILTER (status IN ({captured})) AS pages,
-    count(*) FILTER (status NOT IN ({captured}) AND reason NOT IN ('redirect', 'robots_denied')) AS errors
+    count(*) FILTER (status NOT IN ({captured}) AND reason NOT IN ({no_errors})) AS errors
   FROM log GROUP BY host
 ), named AS (SELECT DISTINCT host FROM tried UNION SELECT host FROM seen_hosts UNION SELECT host FROM previous_hosts)
 SELECT n.host, d.domain, coalesce(s.crawl_delay_s, p.crawl_delay_s, 0.0) AS crawl_delay_s,
@@ -194,7 +194,10 @@ SELECT n.host, d.domain, coalesce(s.crawl_delay_s, p.crawl_delay_s, 0.0) AS craw
 FROM named n LEFT JOIN previous_hosts p USING (host) LEFT JOIN tried a USING (host) LEFT JOIN seen_hosts s USING (host)
   LEFT JOIN domains d USING (host)
 ORDER BY n.host
-""".format(captured=_sql_list(tuple(sorted(fetchlog.CAPTURED))))
+""".format(
+    captured=_sql_list(tuple(sorted(fetchlog.CAPTURED))),
+    no_errors=_sql_list(("redirect", "robots_denied", fetchlog.NO_SITEMAP)),
+)
 
 # A robots.txt from the previous cycle is in both tables, and further files of its site may have been added since. The
 # empty row adds a column that old crawl DBs do not have.

@@ -9,13 +9,14 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 from tasks.core.part import POISON
 from tasks.formats.warc.record import PAGE_STATUSES
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import Link, link
-from tasks.formats.web.url import authority, key, origin_of
-from tasks.stages.crawl.config import CrawlConfig
+from tasks.formats.web.url import authority, host_of, key, origin_of
+from tasks.stages.crawl.config import CrawlConfig, is_loopback
 from tasks.stages.crawl.frontier.order import MAX_REDIRECTS, UrlOrder
 from tasks.stages.crawl.frontier.scheduler import VisitResult
 from tasks.stages.crawl.frontier.traps import TRAPS
@@ -32,11 +33,13 @@ from tasks.stages.crawl.storage.fetchlog import (
     CAPTURED,
     DUPLICATE,
     GONE,
+    NO_SITEMAP,
     NOT_MODIFIED,
     PAGE,
     REDIRECT_PERMANENT,
     REDIRECT_TEMPORARY,
     RETRY,
+    SITEMAP,
     SUCCESS,
     Outcome,
 )
@@ -50,6 +53,8 @@ CUT_TRIES = 2
 PAYMENT = "payment_required"
 """The reason for status 402, which is not a failure: the page requires a contract."""
 
+# Of sites whose robots.txt names no sitemap; the second if the first is none.
+_GUESSED = ("/sitemap.xml", "/sitemap_index.xml")
 _TRANSIENT = frozenset({"timeout", "connect", "protocol", "dns"})
 
 
@@ -120,7 +125,7 @@ class Visitor:
                 response = await self._client.get(
                     candidate.url,
                     limit=self._config.max_body_bytes,
-                    body_limit=self._reader.body_limit,
+                    body_limit=partial(self._reader.body_limit, candidate.url),
                     # The full page is needed, because its header or meta element may override the site's file.
                     headers={} if ruling.may_be_overridden else _conditions(candidate),
                     keep_partial=True,
@@ -254,7 +259,7 @@ class Visitor:
         if response.status == 402:
             return outcome._replace(reason=PAYMENT)
         if response.status not in PAGE_STATUSES:
-            return outcome
+            return self._without_sitemap(outcome) if self._is_guess(candidate.url) else outcome
         return await self._read_page(candidate, response, outcome, ruling)
 
     async def _read_page(self, candidate: Candidate, response: Response, outcome: Outcome, ruling: Ruling) -> Outcome:
@@ -263,9 +268,11 @@ class Visitor:
             outcome = outcome._replace(etag="", last_modified="")  # they apply to the full body
         if response.refresh and (target := canonical(response.refresh, candidate.url)):
             outcome = outcome._replace(redirect=target)
-        if not self._reader.body_limit(response.status, response.headers):
+        if not self._reader.body_limit(candidate.url, response.status, response.headers):
             return outcome._replace(reason="mime")
         read = await self._reader.read(candidate.url, response, outcome.mime, ruling)
+        if read.kind != SITEMAP and self._is_guess(candidate.url):
+            return self._without_sitemap(outcome)
         links = read.outlinks + self._sitemaps(candidate.url)
         outcome = outcome._replace(
             reason=read.reason,
@@ -317,7 +324,25 @@ class Visitor:
         if not self._config.sitemaps or origin in self._visited_sites:
             return ()
         self._visited_sites.add(origin)
-        return tuple(map(link, self._rules.sitemaps(url)))
+        named = self._rules.sitemaps(url)
+        self._reader.expect_sitemaps(named)
+        guess = origin + _GUESSED[0]
+        return tuple(map(link, named or ((guess,) if self._is_guess(guess) else ())))
+
+    def _is_guess(self, url: str) -> bool:
+        """Returns whether a URL is where sitemaps often are, on a site whose robots.txt names none."""
+        if not url.endswith(_GUESSED) or not self._config.sitemaps or self._rules.sitemaps(url):
+            return False
+        wanted = self._config.guess_sitemaps
+        is_place = url.removeprefix(origin_of(url)) in _GUESSED
+        return is_place and (not is_loopback(host_of(url)) if wanted is None else wanted)
+
+    def _without_sitemap(self, outcome: Outcome) -> Outcome:
+        """Returns the outcome of a guess without a sitemap, with a link to the next place."""
+        origin = origin_of(outcome.url)
+        number = _GUESSED.index(outcome.url.removeprefix(origin)) + 1
+        following = tuple(link(origin + path) for path in _GUESSED[number : number + 1])
+        return outcome._replace(status=GONE, reason=NO_SITEMAP, kind=SITEMAP, outlinks=following)
 
     def _store_revisit(
         self, candidate: Candidate, earlier: EarlierCapture, response: Response, outcome: Outcome

@@ -1,8 +1,9 @@
 """Reads the captures of a WARC or ARC file as rows, with rejections by headers; `content` extracts the texts.
 
-Every response, revisit and conversion record is a row, and so is every damaged position; other records (request,
-metadata, warcinfo) are skipped. A conversion record is derived from a page: its text (WET files of Common Crawl), or
-the page as rendered by a browser.
+Every record with captured content is a row, and so is every damaged position; other records (request, metadata,
+warcinfo) are skipped. A resource record has a page or file without HTTP headers (warcit writes whole sites so). Those
+of Browsertrix under urn: addresses describe a page that is a response of its own, and are rejected with a reason. A
+conversion record is derived from a page: its text (WET files of Common Crawl), or the page as rendered by a browser.
 """
 
 import logging
@@ -16,15 +17,26 @@ from fastwarc import WarcRecordType
 from tasks.formats.documents.text import clean
 from tasks.formats.warc.reader import read_records
 from tasks.formats.warc.record import PAGE_STATUSES, Damage, Digest, Record
+from tasks.formats.web.media_type import HTML_TYPES, media_type
 from tasks.formats.web.url import MAX_CAPTURED_URL, web_parts
 from tasks.stages.extract.config import ExtractConfig
-from tasks.stages.extract.content import HTML_TYPES, BodyHeaders, extract_capture, media_type
+from tasks.stages.extract.content import BodyHeaders, extract_capture
 from tasks.stages.extract.row import ExtractOptions, InputRow, no_content
 
 log = logging.getLogger("sluice.extract")
 
 # Matches nearly all URLs, in a twentieth of the time of parsing them.
 _PLAIN_URL = re.compile(r"https?://[a-z0-9.-]+/(?!robots\.txt)[!-~]*")
+
+# Types whose records are rejected with a reason.
+_UNREAD = (
+    (WarcRecordType.revisit, "revisit"),
+    (WarcRecordType.continuation, "continuation"),
+    (WarcRecordType.unknown, "warc_type_unknown"),
+)
+# Resources that are not at a web address, and the names of those with a reason of their own.
+_NO_PAGE = re.compile(r"(?!https?:)((?:urn:)?[a-z0-9+.-]+):", re.I)
+_RESOURCES = frozenset(("urn_text", "urn_pageinfo", "urn_view", "urn_thumbnail", "dns", "file"))
 
 
 def read_warc(
@@ -58,9 +70,9 @@ def _row(record: Record, name: str, source: str, config: ExtractConfig, options:
     is_conversion = record.kind == WarcRecordType.conversion
     # A quick row has no content, so its HTTP headers are not needed.
     headers = (
-        _conversion_headers(record, url)
-        if is_conversion
-        else _response_headers(record, url, with_http=options is not None)
+        _response_headers(record, url, with_http=options is not None)
+        if record.kind == WarcRecordType.response
+        else _record_headers(record, url)
     )
     return InputRow(
         url=url,
@@ -73,7 +85,7 @@ def _row(record: Record, name: str, source: str, config: ExtractConfig, options:
         warc_file=name,
         warc_offset=record.offset,
         refused=_refusal(record, url, config),
-        rendered=is_conversion and media_type(headers.content_type) in HTML_TYPES,
+        rendered=is_conversion and media_type(headers.content_type).essence in HTML_TYPES,
         damaged=record.short,
     )
 
@@ -85,7 +97,7 @@ def _response_headers(record: Record, url: str, *, with_http: bool) -> BodyHeade
         values.setdefault(name.lower(), []).append(value)
     return BodyHeaders(
         url=url,
-        content_type=values.get("content-type", [""])[-1],
+        content_type=tuple(values.get("content-type", ())),
         coding=",".join(values.get("content-encoding", ())),
         language=values.get("content-language", [""])[-1],
         robots=tuple(values.get("x-robots-tag", ())),
@@ -93,16 +105,14 @@ def _response_headers(record: Record, url: str, *, with_http: bool) -> BodyHeade
     )
 
 
-def _conversion_headers(record: Record, url: str) -> BodyHeaders:
+def _record_headers(record: Record, url: str) -> BodyHeaders:
     # Common Crawl lists the identified languages, the most frequent first: "eng,fra".
     language = str(record.headers.get("WARC-Identified-Content-Language") or "").partition(",")[0].strip()
     kind = str(record.headers.get("Content-Type") or "")
-    return BodyHeaders(url=url, content_type=kind, language=language, fetched_at=record.date)
+    return BodyHeaders(url=url, content_type=(kind,), language=language, fetched_at=record.date)
 
 
 def _refusal(record: Record, url: str, config: ExtractConfig) -> str:
-    if record.kind == WarcRecordType.revisit:
-        return "revisit"
     if record.kind == WarcRecordType.response:
         if record.http is None:
             return "warc_truncated" if record.short else "not_http"
@@ -110,11 +120,21 @@ def _refusal(record: Record, url: str, config: ExtractConfig) -> str:
             return "http_status_invalid"
         if record.status not in PAGE_STATUSES:
             return f"http_{record.status}"
+    elif reason := _unread(record, url):
+        return reason
     if record.short:
         return "warc_truncated"
     if record.size > config.max_payload_bytes:
         return "too_large"
     return url_refusal(url)
+
+
+def _unread(record: Record, url: str) -> str:
+    """Returns why a record other than a response is not read as a page, or ""."""
+    if record.kind == WarcRecordType.resource and (scheme := _NO_PAGE.match(url)):
+        name = scheme[1].lower().replace(":", "_")
+        return f"resource_{name}" if name in _RESOURCES else "resource_other"
+    return next((reason for kind, reason in _UNREAD if record.kind == kind), "")
 
 
 def capture_url(uri: str) -> str:

@@ -91,7 +91,7 @@ class FileSource(Config):
     name of a parser, which reads the file whole: `pdf`, or one of an installed package.
 
     WARC files give captured pages; WET files, which are WARC files as well, give texts. ARC files, the format of web
-    archives before 2009, are detected by their first bytes.
+    archives before 2009, and WACZ files, which are zip files with WARC files, are detected by their first bytes.
     """
 
     path: Annotated[str, AfterValidator(_absolute)]

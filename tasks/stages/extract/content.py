@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from tasks.formats.documents.text import clean
 from tasks.formats.web import content_encoding
 from tasks.formats.web.charset import decode, decode_with_source
+from tasks.formats.web.media_type import HTML_TYPES, XHTML, listing_of, media_type, unpacked_head
 from tasks.formats.web.robots_tag import directives
 from tasks.stages.extract.html import read_page
 from tasks.stages.extract.row import Content, ExtractOptions, Rejected
@@ -20,25 +21,16 @@ from tasks.stages.extract.row import Content, ExtractOptions, Rejected
 _PDF = b"%PDF-"
 # Types that servers send for files of unknown type (WHATWG MIME Sniffing Standard, section 7).
 _UNNAMED = frozenset(("missing", "application/octet-stream", "binary/octet-stream", "application/x-pdf"))
-# Possessive, so that a header cannot cause backtracking.
-_CHARSET = re.compile(r"charset\s*+=\s*+[\"']?\s*+([A-Za-z0-9_.:-]++)", re.I)
 _MAX_LANGUAGE = 35
 # Used if the fetch time is unknown: no directive has expired at this time.
 _NO_TIME = datetime(1, 1, 1, tzinfo=UTC)
-
-HTML_TYPES = frozenset(("text/html", "application/xhtml+xml"))
 
 # Possessive and atomic, here and below, so that a page cannot cause backtracking.
 # The start of an HTML page without a Content-Type (WHATWG MIME Sniffing Standard, section 7.1, common tags only).
 _HTML_START = re.compile(
     rb"\s*+(?>(?:<!--.*?-->\s*+)*)<(?:!doctype html|html|head|body|title|meta|div|h1|p|table)[\s>]", re.I | re.S
 )
-_XML_ROOT = re.compile(
-    rb"(?:\xef\xbb\xbf)?\s*+(?>(?:(?:<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^>]*+>)\s*+)*)<(?:\w++:)?(\w++)[\s>]", re.I | re.S
-)
-_ROOTS = {b"urlset": "sitemap", b"sitemapindex": "sitemap", b"rss": "feed", b"feed": "feed", b"rdf": "feed"}
 _GZIP = b"\x1f\x8b"
-_HEAD = 4096
 # Types with a reason of their own in the funnel report.
 _NAMED_TYPES = frozenset(
     (
@@ -59,7 +51,7 @@ class BodyHeaders:
 
     Attributes:
         url: URL of the capture.
-        content_type: Content-Type.
+        content_type: values of Content-Type.
         coding: content codings, separated by commas.
         language: Content-Language; for a conversion the language that its creator identified.
         robots: values of X-Robots-Tag.
@@ -67,7 +59,7 @@ class BodyHeaders:
     """
 
     url: str
-    content_type: str
+    content_type: tuple[str, ...]
     coding: str = ""
     language: str = ""
     robots: tuple[str, ...] = ()
@@ -79,7 +71,8 @@ def extract_capture(payload: bytes, headers: BodyHeaders, options: ExtractOption
     if options.honour_noindex and _noindex(headers.robots, headers, names=True):
         raise Rejected("noindex")
     data = _body(payload, headers.coding, options.max_payload_bytes)
-    kind = media_type(headers.content_type) or sniff_media_type(data)
+    stated_type = media_type(headers.content_type)
+    kind = stated_type.essence or sniff_media_type(data)
     if kind in _UNNAMED and data.startswith(_PDF) and "application/pdf" in options.parsers:
         kind = "application/pdf"
     if parser := options.parsers.get(kind):
@@ -89,11 +82,12 @@ def extract_capture(payload: bytes, headers: BodyHeaders, options: ExtractOption
         return replace(content, language_hint=content.language_hint or clean(headers.language)[:_MAX_LANGUAGE])
     if reason := refusal(data, kind):
         raise Rejected(reason)
-    charset = _CHARSET.search(headers.content_type)
-    text, source, _ = decode_with_source(data, charset[1] if charset else None)
+    text, source, _ = decode_with_source(data, stated_type.charset)
     language = clean(headers.language)[:_MAX_LANGUAGE]
     if kind == "text/plain":
         return Content(text=clean(text), language_hint=language)
+    if kind == XHTML and (converted := _html_of_xhtml(source)) is not None:
+        text, source = converted.decode("utf-8", "surrogatepass"), converted
     page = read_page(text, options, source, headers.url, headers.fetched_at)
     stated = page.metadata
     if options.honour_noindex and _noindex(stated.robots, headers, names=False):
@@ -108,6 +102,12 @@ def extract_capture(payload: bytes, headers: BodyHeaders, options: ExtractOption
         author=stated.author,
         site=stated.site,
     )
+
+
+def _html_of_xhtml(source: bytes) -> bytes | None:
+    from tasks.formats.web.xhtml import html_of_xhtml
+
+    return html_of_xhtml(source)
 
 
 def _noindex(robots: Sequence[str], headers: BodyHeaders, *, names: bool) -> bool:
@@ -143,11 +143,6 @@ def refusal(data: bytes, kind: str) -> str:
     return "mime_mismatch" if data.startswith(_BINARY) else ""
 
 
-def media_type(content_type: str) -> str:
-    """Returns the media type of a Content-Type header, or "" if it has none."""
-    return content_type.partition(";")[0].strip().lower()
-
-
 def sniff_media_type(data: bytes) -> str:
     """Returns the media type of a body without a Content-Type: "text/html", or "missing" for anything else."""
     return "text/html" if _HTML_START.match(data[:2048]) else "missing"
@@ -167,11 +162,10 @@ def mime_reason(kind: str) -> str:
 
 
 def _listing(data: bytes, kind: str) -> str:
-    head = content_encoding.decode(data, "gzip", _HEAD).data if data.startswith(_GZIP) else data[:_HEAD]
-    if root := _XML_ROOT.match(head):
-        return _ROOTS.get(root[1].lower(), "")
+    if listing := listing_of(data):
+        return listing
     # A sitemap may also be a text file with a URL per line (sitemaps.org, "Text file").
-    if kind == "text/plain" and head.startswith((b"http://", b"https://")):
+    if kind == "text/plain" and unpacked_head(data).startswith((b"http://", b"https://")):
         lines = data.split(b"\n")
         return "sitemap" if all(_is_url(line) for line in lines) else ""
     return ""

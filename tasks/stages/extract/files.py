@@ -33,6 +33,7 @@ from tasks.formats.documents.parquet_rows import doubled, plain_fields, text_of
 from tasks.formats.documents.text import clean
 from tasks.formats.lakes.table import TableFile
 from tasks.formats.warc.record import payload_digest, quick_digest
+from tasks.formats.warc.wacz import warc_members
 from tasks.formats.web.url import MAX_CAPTURED_URL
 from tasks.stages.extract.captures import read_warc
 from tasks.stages.extract.config import ORIGIN, ArchiveFiles, ExtractConfig, FileSource, MessageFiles
@@ -283,12 +284,17 @@ def _digest(data: bytes, quick: bool) -> str:
 
 def _captures(file: SourceFile, source: FileSource, config: ExtractConfig, quick: bool) -> Iterator[InputRow]:
     # FastWARC decompresses gzip and zstd; offsets in a bzip2 file are those in the decompressed stream.
-    opener: Callable[..., Any] = bz2.open if file.packing() == "bz2" else open
+    packing = file.packing()
+    opener: Callable[..., Any] = bz2.open if packing == "bz2" else open
     name = file.name if file.name.isprintable() else _quoted(file.name)
     # The name of an archived file is its path in the store, like that of a file of the crawl.
     name = name if isinstance(source, ArchiveFiles) else f"{source.name}/{name}"
     with opener(file.local(), "rb") as handle:
-        yield from read_warc(handle, name, source.name, config, quick=quick)
+        if packing != ZIP:
+            yield from read_warc(handle, name, source.name, config, quick=quick)
+            return
+        for member, content in warc_members(handle):
+            yield from read_warc(content, f"{name}/{clean(member)}", source.name, config, quick=quick)
 
 
 _READERS: dict[str, Callable[[SourceFile, FileSource, ExtractConfig, bool], Iterator[InputRow]]] = {

@@ -9,9 +9,9 @@ and `rejected/<part>.parquet`, with the schemas of `tasks.formats.documents.docu
 With a dedup index (`tasks.formats.dedup.dedup_index`), returned documents are copied from earlier versions into parts
 of their own.
 
-Input rows are response, revisit and conversion records, damaged positions of external WARC files, files, and rows of
-JSON and Parquet files; each gives one document or one rejection. In a file with text, a page that needs OCR is a row
-and a rejection of its own. A first pass reads only identities (for a crawl from the index of its WARC files), so that
+Input rows are records with captured content, damaged positions of external WARC files, files, and rows of JSON and
+Parquet files; each gives one document or one rejection. In a file with text, a page that needs OCR is a row and a
+rejection of its own. A first pass reads only identities (for a crawl from the index of its WARC files), so that
 on any number of workers
 - the same URL with the same bytes is one document, however often it was captured: the first one in input order;
 - a page as rendered by a browser replaces the captures of its URL in the same source.

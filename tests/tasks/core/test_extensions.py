@@ -402,7 +402,7 @@ def test_a_captured_body_is_passed_to_the_parser_of_its_media_type(
     (tmp_path / "captured_tables.py").write_text(PARSER)
     entries.append(("sluice.parsers", "tables", "captured_tables", "toys 1.0"))
     choices = ExtractOptions.of(ExtractConfig(parsers={"tables": {"between": "|"}}))
-    sent = BodyHeaders("http://a.example/t.csv", "text/csv; charset=utf-8", language="de")
+    sent = BodyHeaders("http://a.example/t.csv", ("text/csv; charset=utf-8",), language="de")
     found = extract_capture(b"a,b\r\nc,d\r\n", sent, choices)
     assert (found.text, found.title, found.language_hint) == ("a|b\nc|d", "http://a.example/t.csv", "de")
     with pytest.raises(Rejected, match="csv_empty"):

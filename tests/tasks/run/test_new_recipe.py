@@ -6,6 +6,7 @@ import random
 import re
 import threading
 import tomllib
+import zipfile
 from collections import Counter
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -160,6 +161,12 @@ def test_documents_and_tokens_are_estimated_from_texts_and_not_from_the_size_of_
     assert read["parquet"].text_bytes == pytest.approx(6 * size, rel=0.1)
     assert read["warc"].text_bytes == pytest.approx(6 * size, rel=0.1)
     assert "6 documents; languages en 100%" in read["warc"].summary()
+    packed = zipfile.ZipFile(tmp_path / "site.wacz", "w")
+    with packed:
+        for name in ("archive/a.warc.gz", "archive/b.warc.gz"):
+            packed.write(tmp_path / "archives" / "crawl.warc.gz", name)
+    ((site,), _) = look_at(str(tmp_path / "site.wacz"))
+    assert (site.kind, site.documents, site.path) == ("warc", 12, str(tmp_path / "site.wacz"))
     rows = [json.dumps({"id": "x" * size, "text": article(number)}) for number in range(300)]
     (tmp_path / "rows.jsonl").write_text("\n".join(rows))
     ((group,), _) = look_at(str(tmp_path / "rows.jsonl"))

@@ -31,9 +31,6 @@ _END = re.compile(rb"\n\r*\n")
 _STATUS = re.compile(r"HTTP/(1\.[01]|2(?:\.0)?) +([1-9]\d\d)(?!\d)[ \t]*(.*)", re.I | re.ASCII)
 _LENGTH = re.compile(r"\d{1,18}", re.ASCII)
 _CHUNK = re.compile(rb"([0-9a-fA-F]{1,16})[ \t]*(?:;[^\n]*)?\r?\n")
-# An element of a comma-separated list; commas in quoted strings do not separate.
-_PART = re.compile(r'(?:[^",]|"[^"]*(?:"|$))+')
-_TYPE = re.compile(r"(?!\*/\*)[\w!#$%&'*+.^`|~-]+/[\w!#$%&'*+.^`|~-]+[ \t]*(?:;|$)", re.ASCII)
 _FRAMING = ("content-length", "transfer-encoding", "connection")
 _WITHOUT_BODY = (204, 304)
 
@@ -216,19 +213,6 @@ class ResponseParser:
         if end is not None:
             self.done = True
             self.reusable = self.reusable and end.end() == len(self._buffer)
-
-
-def content_type(headers: Headers) -> str:
-    """Returns the effective value of Content-Type, or "": the last valid type of all fields with that name.
-
-    As in browsers (Fetch Standard, 3.5 "extract a MIME type").
-
-    >>> content_type((("Content-Type", "text/plain"), ("content-type", "*/*, text/html; charset=x")))
-    'text/html; charset=x'
-    """
-    values = [value for name, value in headers if name.lower() == "content-type"]
-    parts = [part.strip() for value in values for part in _PART.findall(value)]
-    return next((part for part in reversed(parts) if _TYPE.match(part)), parts[-1] if parts else "")
 
 
 def parse_head(head: bytes) -> tuple[str, int, str, Headers]:

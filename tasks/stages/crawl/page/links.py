@@ -25,6 +25,7 @@ from tasks.formats.web.html_tags import FORMATTING, TagFinder, TagNames, all_tag
 from tasks.formats.web.link_header import RSL_TYPE, links_of
 from tasks.formats.web.robots_tag import Directives, directives
 from tasks.formats.web.url import MAX_CRAWLED_URL, distinct, identity, origin_of
+from tasks.formats.web.xhtml import html_of_xhtml
 from tasks.stages.crawl.http.response import Headers
 
 MAX_FEEDS = 10
@@ -162,7 +163,9 @@ class ParsedPage:
     unread: str = ""
 
 
-def parse_page(html: bytes, url: str, agent: str, headers: Directives, charset: str = "") -> ParsedPage:
+def parse_page(
+    html: bytes, url: str, agent: str, headers: Directives, charset: str = "", *, xhtml: bool = False
+) -> ParsedPage:
     """Parses an HTML page.
 
     Args:
@@ -171,8 +174,10 @@ def parse_page(html: bytes, url: str, agent: str, headers: Directives, charset: 
         agent: our product token, for `<meta name="sluice">`.
         headers: directives of X-Robots-Tag.
         charset: charset parameter of Content-Type; if it is empty, the declaration in the page is used.
+        xhtml: whether the page is XML by its media type.
     """
     source, encoding = _utf8(html[:_MAX_HTML], charset)
+    source = (html_of_xhtml(source) if xhtml else None) or source
     page = defuse(source)
     elements = _PageElements(LexborHTMLParser(page.source), page.tags)
     directives_of_page = directives(_robots(elements.metas, agent), agent, names=False)
@@ -194,7 +199,7 @@ def parse_page(html: bytes, url: str, agent: str, headers: Directives, charset: 
             *_terms(elements.metas, agent),
             *(("license", resolve_href(href, base, encoding) or href) for href, _ in elements.licences),
         ),
-        licenses=_distinct(
+        licenses=distinct(
             to for href, kind in elements.licences if kind == RSL_TYPE and (to := resolve_href(href, base, encoding))
         ),
     )

@@ -51,16 +51,18 @@ class PageParser:
         self._idle: list[asyncio.subprocess.Process] = []
         self._slots = asyncio.Semaphore(_CHILDREN)
 
-    async def read(self, html: bytes, url: str, headers: Directives, charset: str = "") -> ParsedPage:
+    async def read(
+        self, html: bytes, url: str, headers: Directives, charset: str = "", *, xhtml: bool = False
+    ) -> ParsedPage:
         """Parses a page; arguments as for `parse_page`.
 
         For a page that raises an exception in the parser, or exceeds the limits of time or memory, the result has only
         the directives in its source, and the reason in `ParsedPage.unread`.
         """
         if len(html) > INLINE_BYTES or _has_long_tag(html):
-            page = await self._parse_in_child((html, url, self._agent, headers, charset))
+            page = await self._parse_in_child((html, url, self._agent, headers, charset, xhtml))
         else:
-            page = _parse(html, url, self._agent, headers, charset)
+            page = _parse(html, url, self._agent, headers, charset, xhtml)
         return page if isinstance(page, ParsedPage) else scan_directives(html, self._agent, headers, page)
 
     async def _parse_in_child(self, arguments: tuple[Any, ...]) -> ParsedPage | str:
@@ -101,9 +103,9 @@ def describe_error(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}"[:300].split()) + place
 
 
-def _parse(*arguments: Any) -> ParsedPage | str:
+def _parse(html: bytes, url: str, agent: str, headers: Directives, charset: str, xhtml: bool) -> ParsedPage | str:
     try:
-        return parse_page(*arguments)
+        return parse_page(html, url, agent, headers, charset, xhtml=xhtml)
     except (MemoryError, SelectolaxError):  # selectolax fails only when memory allocation fails
         return "it takes too much memory"
     except Exception as error:  # an error on one page must not stop the crawl

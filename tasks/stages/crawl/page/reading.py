@@ -1,7 +1,9 @@
 """Classification of response bodies (status 200 or 203): type, permission to keep them, and links.
 
-HTML pages, sitemaps and feeds are parsed; other types are judged by their headers only. A parser error does not fail
-the fetch: the page is kept without links, and the error is logged. Two heuristics apply to HTML pages: whether a page
+HTML pages, sitemaps and feeds are parsed; other types are judged by their headers only. Servers send sitemaps with any
+media type, so the body decides: of what robots.txt or an index names as a sitemap, always, and of other pages if they
+begin like a sitemap or feed. A parser error does not fail the fetch: the page is kept without links, and the error is
+logged. Two heuristics apply to HTML pages: whether a page
 needs a browser to show its text (`needs_browser`), and whether it is an error page with status 200 (`is_soft_404`).
 """
 
@@ -16,13 +18,14 @@ from typing import NamedTuple
 from tasks.formats.warc.record import PAGE_STATUSES
 from tasks.formats.web.content_encoding import DecodedStream, decode
 from tasks.formats.web.domain import Link, link, owner_of
+from tasks.formats.web.media_type import HTML_TYPES, XHTML, MediaType, listing_of, media_type
 from tasks.formats.web.robots_tag import Directives, directives
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority, identity
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.hosts.rules import AI_OPTOUT, Licensing, Ruling
 from tasks.stages.crawl.http.client import Response
-from tasks.stages.crawl.http.response import Headers, content_type
+from tasks.stages.crawl.http.response import Headers
 from tasks.stages.crawl.page.links import TEXT_ENOUGH, ParsedPage, canonical_of, scan_directives
 from tasks.stages.crawl.page.parser import PageParser, describe_error
 from tasks.stages.crawl.page.sitemap import MAX_BYTES, MAX_FEED_BYTES, SitemapEntry, read_feed, read_sitemap
@@ -41,11 +44,14 @@ SOFT_404_TEXT = 1024
 ENOUGH_TEXT = 1000
 """Characters of text from which a page is considered readable without a browser."""
 
-_HTML = ("text/html", "application/xhtml+xml", "")
+_HTML = (*HTML_TYPES, "")
 _FEEDS = ("application/rss+xml", "application/atom+xml", "application/rdf+xml", "application/feed+json")
 _XML = ("application/xml", "text/xml")
 _PACKED = ("application/gzip", "application/x-gzip")
-_CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:-]+)", re.I)
+# Names of sitemaps that no robots.txt or index read in this fetch task has named, such as those of an earlier cycle.
+_LIKE_SITEMAP = re.compile(r"/[^/?]*(?:\.xml(?:\.gz)?|sitemap[^/?]*\.gz)(?:\?|$)", re.I)
+
+_HEAD = 4096
 
 # Tolerance for clock differences and dates without a time zone; dates further in the future are ignored.
 _FUTURE_TOLERANCE = timedelta(days=1)
@@ -169,6 +175,8 @@ class Reader:
         self._sitemaps = sitemaps
         self._compare = compare
         self._licensing = licensing
+        # Sitemaps that other origins or an index have named.
+        self._named: set[str] = set()
         self._list_slot = asyncio.Semaphore(1)
         self._accepted_types = {"", *config.mime_types}
         if config.feeds:
@@ -176,15 +184,25 @@ class Reader:
         if config.sitemaps:
             self._accepted_types.update(_XML, _PACKED)
 
-    def body_limit(self, status: int, headers: Headers) -> int:
+    def expect_sitemaps(self, urls: Iterable[str]) -> None:
+        """Records URLs whose bodies are sitemaps, whatever their media type is."""
+        self._named.update(map(identity, urls))
+
+    def body_limit(self, url: str, status: int, headers: Headers) -> int:
         """Returns the maximum number of bytes to read of a body with this status and these headers; 0 for none."""
         mime = mime_of(headers)
-        if status not in PAGE_STATUSES or mime not in self._accepted_types:
+        is_named = self._is_named(url)
+        is_like = self._config.sitemaps and _LIKE_SITEMAP.search(url) is not None
+        if status not in PAGE_STATUSES or not (mime in self._accepted_types or is_named or is_like):
             return 0
         limit = self._config.max_body_bytes
         # The limit of the sitemap protocol is higher than that of pages.
         is_list = self._config.sitemaps and mime in (*_XML, *_PACKED) and mime not in self._config.mime_types
-        return max(limit, MAX_BYTES) if is_list else limit
+        return max(limit, MAX_BYTES) if is_list or is_named else limit
+
+    def _is_named(self, url: str) -> bool:
+        named = identity(url)
+        return self._config.sitemaps and (named in self._named or named in map(identity, self._sitemaps(url)))
 
     async def read(self, url: str, response: Response, mime: str, ruling: Ruling) -> ReadResult:
         """Classifies and parses a body; `ruling` is what the files of its site say."""
@@ -194,21 +212,23 @@ class Reader:
             return await self._unread(url, response, mime, ruling, describe_error(error))
 
     async def _read(self, url: str, response: Response, mime: str, ruling: Ruling) -> ReadResult:
+        is_page = mime in _HTML or mime in self._config.mime_types
+        if not is_page or self._is_named(url) or listing_of(self._decoded(response, _HEAD)):
+            # A large list takes a second and 100 MB, so it is parsed outside the event loop, one at a time.
+            async with self._list_slot:
+                listed = await asyncio.to_thread(self._list, url, response)
+            if listed is not None or not is_page:
+                return listed or ReadResult("mime")
         from_headers = directives(response.all("x-robots-tag"), self._config.user_agent)
         if mime in _HTML:
             return await self._page(url, response, from_headers, ruling)
-        is_list = mime == "text/plain" and identity(url) in map(identity, self._sitemaps(url))
-        if mime in self._config.mime_types and not is_list:
-            page = ParsedPage(noindex=from_headers.noindex)
-            refused, terms = await self._refused(url, response, from_headers, page, ruling)
-            reason = refused or self._compare(url, response.payload_digest, "", TEXT_ENOUGH).reason
-            canonical = canonical_of(page, response.headers, url)
-            return ReadResult(
-                reason, outlinks=self._covered([canonical] if canonical else ()), canonical=canonical, terms=terms
-            )
-        # A large list takes a second and 100 MB, so it is parsed outside the event loop, one at a time.
-        async with self._list_slot:
-            return await asyncio.to_thread(self._list, url, response)
+        page = ParsedPage(noindex=from_headers.noindex)
+        refused, terms = await self._refused(url, response, from_headers, page, ruling)
+        reason = refused or self._compare(url, response.payload_digest, "", TEXT_ENOUGH).reason
+        canonical = canonical_of(page, response.headers, url)
+        return ReadResult(
+            reason, outlinks=self._covered([canonical] if canonical else ()), canonical=canonical, terms=terms
+        )
 
     async def refused_by_headers(self, url: str, response: Response) -> str:
         """Returns the reason why the headers exclude a page from the corpus, or ""."""
@@ -220,8 +240,8 @@ class Reader:
         html = self._decoded(response, self._config.max_body_bytes)
         page = ParsedPage(noindex=from_headers.noindex)
         if html:
-            charset = _CHARSET.search(content_type(response.headers))
-            page = await self._parser.read(html, url, from_headers, charset[1] if charset else "")
+            kind, charset = _media_type(response.headers)
+            page = await self._parser.read(html, url, from_headers, charset, xhtml=kind == XHTML)
         if page.unread:
             _warn_unread(url, page.unread)
         render = needs_browser(html, page.text_chars)
@@ -239,16 +259,18 @@ class Reader:
         render = render and not refused
         return ReadResult(refused, PAGE, outlinks, (), canonical, render, terms, page.unread, page.title)
 
-    def _list(self, url: str, response: Response) -> ReadResult:
-        """Parses a body that may be a sitemap or a feed."""
+    def _list(self, url: str, response: Response) -> ReadResult | None:
+        """Parses a body that may be a sitemap or a feed; returns None if it is neither."""
         if self._config.feeds and (entries := read_feed(self._decoded(response, MAX_FEED_BYTES), url)) is not None:
             return ReadResult(kind=FEED, outlinks=self._covered(entries))
         body = DecodedStream(response.body, ",".join(response.all("content-encoding")), MAX_BYTES)
         if self._config.sitemaps and (sitemap := read_sitemap(body, url)) is not None:
             if sitemap.left_out:
                 log.warning("%d entries of the sitemap %s are used: %s", len(sitemap.entries), url, sitemap.left_out)
+            if sitemap.kind == "index":
+                self.expect_sitemaps(entry.url for entry in sitemap.entries)
             return self._sitemap_result(sitemap.entries, url)
-        return ReadResult("mime")
+        return None
 
     def _sitemap_result(self, entries: Iterable[SitemapEntry], url: str) -> ReadResult:
         """Returns the URLs of a sitemap, and the last changes of the pages of its own domain."""
@@ -306,7 +328,11 @@ def _warn_unread(url: str, reason: str) -> None:
 
 def mime_of(headers: Headers) -> str:
     """Returns the media type of Content-Type in lower case, without parameters; "" if there is none."""
-    return content_type(headers).partition(";")[0].strip().lower()
+    return _media_type(headers).essence
+
+
+def _media_type(headers: Headers) -> MediaType:
+    return media_type(value for name, value in headers if name.lower() == "content-type")
 
 
 def is_soft_404(title: str, text_chars: int, status: int = 200) -> bool:

@@ -4,12 +4,15 @@ Pure functions over untrusted bytes. A sitemap is read in blocks; only its URLs 
 parsed as a stream, with one block and one element in memory (`XmlStream`).
 """
 
+import codecs
 import itertools
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from html import escape
+from html.entities import html5
 from itertools import islice
 from typing import Any, Literal
 
@@ -27,8 +30,15 @@ MAX_FEED_BYTES = 4 << 20
 MAX_FEED_ENTRIES = 5000
 # Characters of all URLs together; a typical sitemap of 50,000 URLs has a tenth of this.
 _MAX_CHARS = 32 << 20
-_HEAD = 128
-_TEXT = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,100}https?://", re.I)
+_HEAD = 512
+_TEXT = re.compile(rb"https?://", re.I)
+# Byte order marks and white space, of which some programs write several, before the first character.
+_BLANK = re.compile(rb"\A(?:\xef\xbb\xbf|\s)+")
+_UTF_16 = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
+# A declaration that is readable as ASCII is in none of these encodings.
+_WIDE = re.compile(
+    rb"""(<\?xml[^>]{1,200}?encoding\s{0,9}=\s{0,9}["'])(?:utf-?(?:16|32)|ucs-?[24]|iso-10646)[\w-]{0,20}""", re.I
+)
 _MONTH = re.compile(r"(\d{4})(?:-(\d{2}))?")
 _JSON_FEED = "https://jsonfeed.org/version/"
 
@@ -36,7 +46,8 @@ _BLOCK = 64 << 10
 _MAX_CHILDREN = 1000
 _MAX_AMPERSANDS = 500_000
 _BARE_AMPERSAND = re.compile(rb"&(?!#?\w{1,32};)")
-_REFERENCE = re.compile(rb"&#(?:x([0-9a-fA-F]{1,32})|([0-9]{1,32}));")
+_REFERENCE = re.compile(rb"&(?:#(?:x([0-9a-fA-F]{1,32})|([0-9]{1,32}))|([a-zA-Z]\w{0,31}));")
+_XML_ENTITIES = frozenset((b"amp", b"lt", b"gt", b"quot", b"apos"))
 # Possible beginning of a reference or tag that continues in the next block.
 _UNFINISHED = re.compile(rb"(?:&#?\w{0,32}|<(?:!(?:\[(?:C(?:D(?:A(?:T(?:A)?)?)?)?)?)?)?|\]\]?)\Z")
 
@@ -76,7 +87,8 @@ def read_sitemap(body: bytes | DecodedStream, url: str, limit: int = MAX_ENTRIES
     checks the scope.
 
     Args:
-        body: the file without content coding, as a whole or in blocks; gzip is detected, and unpacked up to 50 MB.
+        body: the file without content coding, as a whole or in blocks; gzip, also twice, is detected, and unpacked up
+            to 50 MB.
         url: URL of the file; base of relative URLs, which the protocol does not allow.
         limit: maximum number of entries (in a text file: lines) to read.
 
@@ -86,7 +98,7 @@ def read_sitemap(body: bytes | DecodedStream, url: str, limit: int = MAX_ENTRIES
     >>> read_sitemap(b"https://example.com/a", "https://example.com/sitemap.txt").entries
     (SitemapEntry(url='https://example.com/a', lastmod=None),)
     """
-    plain = DecodedStream(body, "gzip", MAX_BYTES)
+    plain = DecodedStream(DecodedStream(body, "gzip", MAX_BYTES), "gzip", MAX_BYTES)
     collector = _EntryCollector(url, limit)
     head, blocks = _peek(plain)
     if _TEXT.match(head):
@@ -142,7 +154,16 @@ def _peek(plain: DecodedStream) -> tuple[bytes, Iterator[bytes]]:
     blocks, head = iter(plain), b""
     while len(head) < _HEAD and (block := next(blocks, b"")):
         head += block
+    if encoding := _UTF_16.get(head[:2]):
+        blocks = _as_utf8(itertools.chain((head[2:],), blocks), encoding)
+        head = next(blocks, b"")
+    head = _WIDE.sub(rb"\1utf-8", _BLANK.sub(b"", head), count=1)
     return head, itertools.chain((head,), blocks)
+
+
+def _as_utf8(blocks: Iterable[bytes], encoding: str) -> Iterator[bytes]:
+    decoder = codecs.getincrementaldecoder(encoding)("replace")
+    return (decoder.decode(block).encode() for block in blocks)
 
 
 def _lines(blocks: Iterable[bytes]) -> Iterator[str]:
@@ -152,7 +173,7 @@ def _lines(blocks: Iterable[bytes]) -> Iterator[str]:
         *lines, rest = (rest + block).split(b"\n")
         rest = rest[: MAX_CRAWLED_URL + 1]
         for line in lines:
-            short = line.removeprefix(b"\xef\xbb\xbf") if len(line) <= MAX_CRAWLED_URL else b""
+            short = line if len(line) <= MAX_CRAWLED_URL else b""
             text = short.decode("utf-8", "replace").strip()
             yield text if text[:4].lower() == "http" else ""
 
@@ -185,7 +206,7 @@ def read_feed(body: bytes, url: str) -> tuple[str, ...] | None:
     >>> read_feed(b"<rss><channel><item><link>/a</link></item></channel></rss>", "https://example.com/feed")
     ('https://example.com/a',)
     """
-    body = body[:MAX_FEED_BYTES]
+    body = b"".join(_peek(DecodedStream(body, "gzip", MAX_FEED_BYTES))[1])
     if body.lstrip()[:1] == b"{":
         return _read_json(body, url)
     stream = XmlStream([body], roots=("rss", "RDF", "feed"), items=("item", "entry"))
@@ -305,7 +326,8 @@ class XmlStream:
 def _repair_ampersands(blocks: Iterable[bytes]) -> Iterator[bytes]:
     """Repairs ampersands at which the parser would drop text.
 
-    At a bare ampersand the parser drops the name after it; at a reference to an invalid character, the whole attribute.
+    At a bare ampersand the parser drops the name after it; at a reference to an invalid character, the whole attribute;
+    at an entity of HTML, which XML does not have, the whole text.
     """
     literal, rest, ampersands = False, b"", 0
     for block in _pieces(blocks):
@@ -327,14 +349,19 @@ def _repair_ampersands(blocks: Iterable[bytes]) -> Iterator[bytes]:
             else:
                 text, mark, data = data.partition(b"<![CDATA[")
                 text = _BARE_AMPERSAND.sub(b"&amp;", text)
-                parts.append((_REFERENCE.sub(_character, text) if b"&#" in text else text) + mark)
+                parts.append((_REFERENCE.sub(_character, text) if b"&" in text else text) + mark)
             literal ^= bool(mark)
         yield b"".join(parts)
     yield rest
 
 
 def _character(reference: re.Match[bytes]) -> bytes:
-    hexadecimal, decimal = reference.groups()
+    hexadecimal, decimal, name = reference.groups()
+    if name in _XML_ENTITIES:
+        return reference[0]
+    if name:
+        meaning = html5.get(f"{name.decode()};")
+        return escape(meaning).encode("ascii", "xmlcharrefreplace") if meaning else b"&amp;" + name + b";"
     code = int(hexadecimal, 16) if hexadecimal else int(decimal)
     # The production Char of XML 1.0.
     valid = code in (9, 10, 13) or 0x20 <= code < 0xD800 or 0xE000 <= code < 0xFFFE or 0x10000 <= code <= 0x10FFFF

@@ -41,6 +41,9 @@ DUPLICATE = "fetch_duplicate"
 CAPTURED = frozenset({SUCCESS, NOT_MODIFIED, DUPLICATE})
 """Outcomes with a record in a WARC file."""
 
+NO_SITEMAP = "no_sitemap"
+"""The reason for a sitemap that nothing names, and that the site does not have, which is not an error."""
+
 DOMAINS_FILE = "domains.parquet"
 """File of a published cycle: its fetch logs by registered domain."""
 

@@ -17,7 +17,7 @@ from tasks.core.stage import Part
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.http.client import SOFTWARE, Response
 from tasks.stages.crawl.storage.fetchlist import Candidate, EarlierCapture
-from tasks.stages.crawl.storage.fetchlog import CAPTURED, DUPLICATE, LinkRows, Outcome, to_table
+from tasks.stages.crawl.storage.fetchlog import CAPTURED, DUPLICATE, NO_SITEMAP, LinkRows, Outcome, to_table
 from tasks.stages.crawl.storage.spool import DRAIN_S, Spool
 from tasks.stages.crawl.storage.warc import WarcWriter, WrittenRecord, suffix
 
@@ -262,4 +262,5 @@ def _count(part: Part, outcome: Outcome) -> None:
         part.quarantine(outcome.url, RuntimeError(outcome.error))
     else:
         part.reject(outcome.reason)
-        part.metric(f"errors.{outcome.reason}", 1)
+        if outcome.reason != NO_SITEMAP:
+            part.metric(f"errors.{outcome.reason}", 1)

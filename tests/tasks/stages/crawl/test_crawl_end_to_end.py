@@ -1,3 +1,4 @@
+import gzip
 import io
 import itertools
 import re
@@ -421,6 +422,87 @@ def test_sitemaps_have_a_higher_size_limit_than_pages(crawl, caplog):
     assert (log["/2"]["reason"], log["/2"]["bytes"]) == ("", 1024)
     lines = [record.getMessage() for record in caplog.records if "the sitemap" in record.getMessage()]
     assert lines == [f"1 entries of the sitemap {site.url('/t.xml')} are used: its XML is incomplete"]
+
+
+def sitemap_of(*paths, root="urlset", item="url", encoding="utf-8"):
+    entries = "".join(f"<{item}><loc>{path}</loc></{item}>" for path in paths)
+    return f'<?xml version="1.0" encoding="{encoding}"?><{root}>{entries}</{root}>'.encode()
+
+
+def test_what_robots_txt_or_an_index_names_is_a_sitemap_of_any_media_type(crawl):
+    maps = {
+        "/octet": ("application/octet-stream", sitemap_of("/p1")),
+        "/octet.gz": ("application/octet-stream", gzip.compress(sitemap_of("/p2"))),
+        "/html": ("text/html; charset=utf-8", sitemap_of("/p3")),
+        "/none": (None, sitemap_of("/p4")),
+        "/xhtml": ("application/xhtml+xml", sitemap_of("/p5")),
+        "/gunzip": ("application/x-gunzip", gzip.compress(sitemap_of("/p6"))),
+        "/gzip": ("gzip", gzip.compress(gzip.compress(sitemap_of("/p7")))),
+        "/utf16": ("text/xml; charset=utf-8", sitemap_of("/p8", encoding="utf-16")),
+        "/text": ("binary/octet-stream", b"http://PLACE/p9\n"),
+        "/index": ("text/plain", sitemap_of("/inner", "/inner.gz", root="sitemapindex", item="sitemap")),
+        "/image": ("image/png", sitemap_of("/p10")),
+        "/page": ("text/html", b"<title>Contents</title><a href=/p11>a page</a>"),
+    }
+    inner = {
+        "/inner": ("application/octet-stream", b"http://PLACE/p12\n"),
+        "/inner.gz": ("application/x-tar", gzip.compress(sitemap_of("/p13"))),
+        "/rss": ("text/html", b"<rss><channel><item><link>/p14</link></item></channel></rss>"),
+    }
+
+    def respond(request):
+        mime, body = (maps | inner)[request.path]
+        body = body.replace(b"PLACE", request.host.encode())
+        return web.Response(body=body, headers={"Content-Type": mime} if mime else {})
+
+    listed = [f"/p{number}" for number in range(1, 15)]
+    pages = {"/": "<p>home<a href=/rss>feed</a><a href=/binary>binary</a>", **{page: f"<p>{page}" for page in listed}}
+    pages |= dict.fromkeys(maps | inner, respond)
+    pages["/binary"] = lambda _: web.Response(body=sitemap_of("/p0"), content_type="application/octet-stream")
+    with Site(pages) as site:
+        site.robots = "User-agent: *\nDisallow:\n" + "".join(f"Sitemap: {site.url(path)}\n" for path in maps)
+        log = {url.removeprefix(site.url("")): row for url, row in crawl(config_for(site)).log().items()}
+    assert [page for page in listed if page not in log or log[page]["reason"]] == []
+    assert {path for path, row in log.items() if row["kind"] == "sitemap"} == (maps | inner).keys() - {"/page", "/rss"}
+    assert (log["/page"]["kind"], log["/rss"]["kind"]) == ("page", "feed")
+    assert (log["/binary"]["reason"], log["/binary"]["bytes"], "/p0" in log) == ("mime", 0, False)
+
+
+@pytest.mark.parametrize(
+    ("answers", "asked", "found"),
+    [
+        ({"/sitemap.xml": sitemap_of("/hidden")}, ["/sitemap.xml"], True),
+        ({"/sitemap_index.xml": sitemap_of("/hidden")}, ["/sitemap.xml", "/sitemap_index.xml"], True),
+        ({"/sitemap.xml": "<p>Nothing here</p>"}, ["/sitemap.xml", "/sitemap_index.xml"], False),
+        ({}, ["/sitemap.xml", "/sitemap_index.xml"], False),
+    ],
+)
+def test_a_site_whose_robots_txt_names_no_sitemap_is_asked_for_one_once(crawl, answers, asked, found):
+    with Site({"/": "<a href=/a>a</a>", "/a": "<p>a", "/hidden": "<p>hidden", **answers}) as site:
+        cycle = crawl(config_for(site, guess_sitemaps=True))
+        assert sorted(path for path in site.paths() if "sitemap" in path) == asked
+        again = crawl(config_for(site, guess_sitemaps=True, recrawl=True), "next", cycle)
+        assert sorted(path for path in site.paths() if "sitemap" in path) == asked
+        assert ("/hidden" in site.paths()) is found
+    log = {url.removeprefix(site.url("")): row for url, row in cycle.log().items()}
+    missing = [path for path in asked if path not in answers or not found]
+    assert [path for path, row in sorted(log.items()) if row["reason"]] == missing
+    assert {log[path]["reason"] for path in missing} <= {"no_sitemap"}
+    figures = {name: value for one in (cycle, again) for name, value in one.warc.record.metrics.items()}
+    assert [name for name in figures if name.startswith("errors.")] == []
+    (domain,) = cycle.warc.table("domains.parquet").to_pylist()
+    assert (domain["errors"], domain["main_reason"]) == (0, "")
+    assert sum(one.record.rows_in for one in cycle.segments) == len(log)
+
+
+def test_a_sitemap_is_not_guessed_if_the_site_names_one_or_the_recipe_forbids_it(crawl):
+    with Site({"/": "<p>home", "/s.xml": sitemap_of("/a"), "/a": "<p>a"}) as site:
+        crawl(config_for(site))
+        crawl(config_for(site, guess_sitemaps=False), "off")
+        site.robots = f"Sitemap: {site.url('/s.xml')}"
+        crawl(config_for(site, guess_sitemaps=True), "named")
+    assert [path for path in site.paths() if "sitemap" in path] == []
+    assert "/a" in site.paths()
 
 
 def test_trap_detection_ends_the_crawl_of_an_endless_site(crawl):

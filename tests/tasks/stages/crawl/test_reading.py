@@ -100,6 +100,24 @@ def test_a_page_on_which_parsing_fails_is_kept_without_links(monkeypatch, caplog
     assert read(answer(body), reserved=True).reason == "ai_optout"
 
 
+def test_a_page_sent_as_xhtml_is_read_as_xml() -> None:
+    head = (
+        '<script src="a.js"/><style/><title>A title</title><base href="http://h.example/in/"/>'
+        '<link rel="canonical" href="/own"/><link rel="alternate" type="application/atom+xml" href="/feed"/>'
+    )
+    body = '<iframe src="frame"/><p><a href="a?x=1&amp;y=2">a</a><![CDATA[<a href="no">]]></p><script/><a href="b"/>'
+    page = f'<?xml version="1.0" encoding="utf-8"?><html xmlns="http://www.w3.org/1999/xhtml"><head>{head}</head>{body}'
+    whole = f"{page.replace('</head>', '</head><body>')}</body></html>".encode()
+    result = read(answer(whole, mime="application/xhtml+xml; charset=utf-8"))
+    assert (result.title, result.canonical) == ("A title", "http://h.example/own")
+    links = [one.url.removeprefix("http://h.example") for one in result.outlinks]
+    assert links == ["/in/frame", "/in/a?x=1&y=2", "/in/b", "/feed", "/own"]
+    noindex = whole.replace(b"<title>", b'<title/><meta name="robots" content="noindex"/><title>', 1)
+    assert read(answer(noindex, mime="application/xhtml+xml")).reason == "noindex"
+    as_html = read(answer(whole.replace(b"</p>", b""), mime="application/xhtml+xml"))
+    assert (as_html.title, as_html.unread) == ("", "")
+
+
 def test_a_sitemap_on_which_parsing_fails_is_kept_without_links(monkeypatch, caplog) -> None:
     monkeypatch.setattr(reading, "read_sitemap", lambda *_: 1 // 0)
     found = read(answer(b"<urlset>", mime="text/xml"))

@@ -84,6 +84,53 @@ def test_other_xml_is_not_a_sitemap(body):
     assert read_sitemap(body, URL) is None
 
 
+ONE = "<urlset><url><loc>https://h.example/a</loc></url></urlset>"
+
+
+def declared(encoding):
+    return f'<?xml version="1.0" encoding="{encoding}"?>{ONE}'
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(declared(name).encode() for name in ("utf-16", "UTF-16LE", "ucs-2", "UTF-32", "utf8", "unknown")),
+        *(declared("utf-16").encode(encoding) for encoding in ("utf-16", "utf-16-le", "utf-8-sig")),
+        ONE.encode("utf-16"),
+        b"\xef\xbb\xbf\xef\xbb\xbf\r\n" + declared("utf-8").encode(),
+        gzip.compress(gzip.compress(declared("utf-16").encode())),
+        b"https://h.example/a\r\n",
+        "https://h.example/a\n".encode("utf-16"),
+        b"\xef\xbb\xbf\nhttps://h.example/a\n",
+    ],
+)
+def test_a_sitemap_is_read_in_the_encoding_that_its_bytes_have(body):
+    assert urls(body) == ["https://h.example/a"]
+
+
+def test_a_feed_is_read_in_the_encoding_that_its_bytes_have():
+    feed = '<?xml version="1.0" encoding="utf-16"?><rss><channel><item><link>/a</link></item></channel></rss>'
+    for body in (feed.encode(), feed.encode("utf-16"), gzip.compress(feed.encode())):
+        assert read_feed(body, URL) == ("https://h.example/a",)
+    assert read_feed(b'\xef\xbb\xbf{"version": "https://jsonfeed.org/version/1", "items": [{"url": "/a"}]}', URL) == (
+        "https://h.example/a",
+    )
+
+
+@pytest.mark.parametrize(
+    ("loc", "url"),
+    [
+        ("https://h.example/caf&eacute;", "https://h.example/caf%C3%A9"),
+        ("&nbsp;https://h.example/a", "https://h.example/a"),
+        ("https://h.example/?a=1&foo;b", "https://h.example/?a=1&foo;b"),
+        ("https://h.example/?a=1&AMP;b=2&amp;c=3&d=4", "https://h.example/?a=1&b=2&c=3&d=4"),
+        ("<![CDATA[https://h.example/?a=1&eacute;]]>", "https://h.example/?a=1&eacute;"),
+    ],
+)
+def test_entities_of_html_are_characters_of_an_address(loc, url):
+    assert urls(f"<urlset><url><loc>{loc}</loc></url></urlset>".encode()) == [url]
+
+
 def test_a_broken_sitemap_gives_its_entries_before_the_error():
     cut = read_sitemap(urlset("<url><loc>https://h.example/a</loc></url>")[:-12] + b"<url><lo", URL)
     assert [entry.url for entry in cut.entries] == ["https://h.example/a"]

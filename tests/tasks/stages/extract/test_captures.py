@@ -20,7 +20,7 @@ from tasks.stages.extract.captures import read_warc
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.extract.content import mime_reason
 from tasks.stages.extract.row import InputRow, Rejected
-from tests.tasks.stages.extract.conftest import conversion
+from tests.tasks.stages.extract.conftest import PROSE, conversion, page
 
 CONFIG = ExtractConfig()
 Make = Callable[..., bytes]
@@ -75,6 +75,10 @@ def test_the_digest_is_computed_from_the_received_payload(warc: Make) -> None:
         ({"http": "Content-Type: application/pdf\r\n"}, "mime_application_pdf"),
         ({"http": "Content-Type: image/x-odd\r\n"}, "mime_image_other"),
         ({"http": "Content-Type: nonsense\r\n"}, "mime_other"),
+        ({"http": "Content-Type: text/html, text/html\r\n"}, "document"),
+        ({"http": "Content-Type: text/html\r\nContent-Type: */*\r\n"}, "document"),
+        ({"http": "Content-Type: image/png\r\nContent-Type: text/html\r\nContent-Type: odd\r\n"}, "document"),
+        ({"http": 'Content-Type: Text/HTML ; charset="utf-8"\r\n'}, "document"),
         ({"http": ""}, "document"),
         ({"http": "", "body": b"who knows"}, "mime_missing"),
         ({"body": b"%PDF-1.7 ..."}, "mime_mismatch"),
@@ -121,6 +125,47 @@ def test_hostile_headers_and_prefixes_take_little_time(warc: Make, options: dict
 def test_the_type_of_a_page_without_media_type_is_sniffed(warc: Make, html: Make) -> None:
     (row,) = rows(warc(http="", body=b" \n<!-- one --> <!-- two -->\n" + html()))
     assert outcome(row) == "document"
+
+
+XHTML = "Content-Type: application/xhtml+xml\r\n"
+
+
+def xhtml(body: str, head: str = "<title/>") -> bytes:
+    space = "http://www.w3.org/1999/xhtml"
+    return f'<?xml version="1.0"?><html xmlns="{space}"><head>{head}</head><body>{body}</body></html>'.encode()
+
+
+def test_a_page_sent_as_xhtml_is_read_as_xml(warc: Make) -> None:
+    paragraphs = [f"<p>{name} {PROSE * 3}</p>" for name in ("First", "Second")]
+    cdata = f"<p><![CDATA[Third {PROSE * 3}]]></p>"
+    head = '<title/><script src="a.js"/><style/><link rel="canonical" href="/c"/>'
+    body = xhtml(f'{paragraphs[0]}<iframe src="/f"/>{paragraphs[1]}{cdata}', head)
+    (row,) = rows(warc(body=body, http=XHTML))
+    content = row.content()
+    assert [word in content.text for word in ("First", "Second", "Third")] == [True] * 3
+    assert content.canonical == "http://a.example/c"
+
+
+def test_a_page_sent_as_xhtml_that_is_not_well_formed_is_read_as_html(warc: Make) -> None:
+    body = xhtml(f"<p>First {PROSE * 3}<p>Second {PROSE * 3}", "<title>T</title>")
+    entity = xhtml(f"<p>First {PROSE * 3}</p><p>Second &own; {PROSE * 3}</p>").replace(
+        b"?><html", b'?><!DOCTYPE html [<!ENTITY own "x">]><html'
+    )
+    for data in (body, entity.replace(b"<title/>", b"")):
+        text = rows(warc(body=data, http=XHTML))[0].content().text
+        assert "First" in text
+        assert "Second" in text
+
+
+def test_noindex_of_a_page_sent_as_xhtml_is_respected(warc: Make) -> None:
+    head = '<title/><script src="a.js"/><meta name="robots" content="noindex"/>'
+    assert outcome(rows(warc(body=xhtml("<p>text</p>", head), http=XHTML))[0]) == "noindex"
+
+
+@pytest.mark.parametrize("tag", ["<dl>", "<b>"])
+def test_the_limits_of_pages_apply_to_xhtml(warc: Make, tag: str) -> None:
+    body = tag * 100_000 + tag.replace("<", "</") * 100_000
+    assert outcome(rows(warc(body=xhtml(body), http=XHTML))[0]) in ("nesting", "formatting")
 
 
 def test_noindex_in_the_page_is_respected_unless_disabled(warc: Make, html: Make) -> None:
@@ -289,6 +334,50 @@ def test_a_text_of_common_crawl_keeps_url_date_and_language() -> None:
 
 
 @pytest.mark.parametrize(
+    ("url", "mime", "body", "expected"),
+    [
+        ("http://a.example/", "text/html; charset=utf-8", page(), "document"),
+        ("https://a.example/", "text/plain", b"plain words", "document"),
+        ("http://a.example/", "application/xhtml+xml", b"<html><head><title/></head><body>x</body></html>", "document"),
+        ("http://a.example/", "", page(), "document"),
+        ("http://a.example/a.png", "image/png", b"\x89PNG", "mime_image_png"),
+        ("http://a.example/robots.txt", "text/plain", b"User-agent: *", "robots_txt"),
+        ("urn:text:https://a.example/", "text/plain", b"words", "resource_urn_text"),
+        ("urn:pageinfo:https://a.example/", "application/json", b"{}", "resource_urn_pageinfo"),
+        ("URN:view:https://a.example/", "image/png", b"", "resource_urn_view"),
+        ("urn:x-own:1", "text/plain", b"words", "resource_other"),
+        ("dns:a.example", "text/dns", b"20261120", "resource_dns"),
+        ("file:///etc/motd", "text/plain", b"words", "resource_file"),
+        ("ftp://a.example/a.txt", "text/plain", b"words", "resource_other"),
+        ("", "text/plain", b"words", "url_invalid"),
+    ],
+)
+def test_every_resource_has_an_outcome(url: str, mime: str, body: bytes, expected: str) -> None:
+    data = gzip.decompress(conversion(body, mime, url=url)).replace(b"WARC-Type: conversion", b"WARC-Type: resource")
+    (row,) = rows(data)
+    assert outcome(row) == expected
+    assert not row.rendered
+    (quick,) = read_warc(io.BytesIO(data), "x", "web", CONFIG, quick=True)
+    assert quick.refused == row.refused
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("continuation", ["continuation"]),
+        ("own-type", ["warc_type_unknown"]),
+        ("metadata", []),
+        ("request", []),
+        ("warcinfo", []),
+    ],
+)
+def test_content_of_other_records_is_rejected_by_type(kind: str, expected: list[str]) -> None:
+    data = gzip.decompress(conversion(b"words", "text/plain"))
+    data = data.replace(b"WARC-Type: conversion", f"WARC-Type: {kind}".encode())
+    assert [outcome(row) for row in rows(data)] == expected
+
+
+@pytest.mark.parametrize(
     ("mime", "body", "expected"),
     [
         ("application/json", b"{}", "mime_application_json"),
@@ -348,7 +437,7 @@ def test_a_page_that_resembles_a_sitemap_or_feed_is_handled_by_media_type(
 def test_rows_agree_with_an_independent_reader(shared_data: Path) -> None:
     name = "dolma__sample-0000.warc.gz"
     lines = (shared_data / "warc" / "records" / f"{name}.records.jsonl").read_text().splitlines()
-    expected = [held for held in map(json.loads, lines) if held["type"] == "response"]
+    expected = [held for held in map(json.loads, lines) if held["type"] in ("response", "resource")]
     with (shared_data / "warc" / name).open("rb") as file:
         found = list(read_warc(file, name, "web", CONFIG))
     assert [row.url for row in found] == [held["uri"].strip("<>") for held in expected]

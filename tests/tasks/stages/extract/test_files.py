@@ -2,10 +2,12 @@
 
 import bz2
 import gzip
+import io
 import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -322,6 +324,29 @@ def test_foreign_warc_files_can_be_bzip2_or_uncompressed(tmp_path: Path, warc) -
         assert [row.url for row in rows(source(tmp_path, name, "warc"))] == ["http://a.example/1", "http://a.example/2"]
     with pytest.raises(InputError, match=r"c\.warc\.bz2 of the file source"):
         rows(source(tmp_path, "c*", "warc"))
+
+
+def test_captures_of_a_wacz_file_name_its_member_and_their_offset_in_it(s3: S3Server, tmp_path: Path, warc) -> None:  # type: ignore[no-untyped-def]
+    first = warc("http://a.example/1")
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("datapackage.json", "{}")
+        archive.writestr("archive/one.warc.gz", first + warc("http://a.example/2"))
+        archive.writestr("archive/../\x1btwo.warc", warc("http://a.example/3", compressed=False), zipfile.ZIP_DEFLATED)
+    (tmp_path / "site.wacz").write_bytes(packed.getvalue())
+    with Store("s3://sluice/test_files/wacz").write("site.wacz") as file:
+        file.write(packed.getvalue())
+    expected = [
+        ("http://a.example/1", "src/site.wacz/archive/one.warc.gz", 0),
+        ("http://a.example/2", "src/site.wacz/archive/one.warc.gz", len(first)),
+        ("http://a.example/3", "src/site.wacz/archive/../two.warc", 0),
+    ]
+    remote = FileSource(name="src", kind="warc", path="s3://sluice/test_files/wacz/*.wacz")
+    for one in (source(tmp_path, "*.wacz", "warc"), remote):
+        assert [(row.url, row.warc_file, row.warc_offset) for row in rows(one)] == expected
+    (tmp_path / "cut.wacz").write_bytes(packed.getvalue()[:-9])
+    with pytest.raises(InputError, match=r"cut\.wacz of the file source"):
+        rows(source(tmp_path, "cut.wacz", "warc"))
 
 
 def test_the_same_patterns_select_files_on_an_object_store(s3: S3Server, warc) -> None:  # type: ignore[no-untyped-def]
