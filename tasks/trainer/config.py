@@ -506,3 +506,11 @@ class TrainSpec(Config):
     """Checkpoints of steps that are multiples of this are also kept in scratch; 0: none."""
     copies: tuple[CopySpec, ...] = ()
     """Where the nodes of a gang copy their files of checkpoints to; none on a single node."""
+
+    @property
+    def data_changes(self) -> tuple[int, ...]:
+        """Steps within the run from which its data is planned to differ, so that values before and after do not compare.
+
+        A new sequence length, other sources or an earlier model begin a run of their own, at step 0.
+        """
+        return (self.anneal.from_step,) if self.anneal else ()

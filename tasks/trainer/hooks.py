@@ -5,17 +5,35 @@ The loop calls the hooks (`Trainer.hooks`) in order at four points of a step:
 | point | used by |
 |---|---|
 | `before_step` | `Withheld` blanks documents that are taken down or poisoned |
-| `after_backward` | `PoisonSearch` finds the documents that spoil a gradient, and recomputes it without them |
+| `after_backward` | `PoisonSearch` finds what spoils a gradient, and recomputes it without poisoned documents |
 | `after_step` | `SlowRanks`, `Telemetry`, `HeldoutBpb` and `TaskMetrics` measure, and add fields to the step log |
 | `before_checkpoint` | `Withheld` reads new takedowns |
 
 All ranks call each hook at the same time, so a hook can use collectives.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tasks.trainer.data.batches import Batch
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What a search found about a refused step of which no document is withheld; unknown if it is neither kind.
+
+    `what` and `do` are an observation and a recommended action, without a final period.
+    """
+
+    what: str
+    do: str
+    suspected: Mapping[str, Sequence[int]]
+    """Rows of the suspected documents, by shard."""
+    of_weights: bool = False
+    """Whether earlier steps have damaged the weights."""
+    of_data: bool = False
+    """Whether the weights are good, so that the data of the step is the cause."""
 
 
 class Gradient(NamedTuple):
@@ -29,6 +47,8 @@ class Gradient(NamedTuple):
     """Number of tokens of the batch with a label."""
     stop: bool
     """Whether any rank has received SIGTERM."""
+    cause: Cause | None = None
+    """Of a gradient that the guard refuses, if a search was made."""
 
 
 class Hook:

@@ -23,7 +23,8 @@ from tasks.trainer.checkpoints.saving import Saver
 from tasks.trainer.checkpoints.sources import sources_of
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.data.batches import Batch, Loader, open_data
-from tasks.trainer.data.withheld import NOTHING_LEFT, PoisonSearch, Withheld
+from tasks.trainer.data.poison import PoisonSearch
+from tasks.trainer.data.withheld import NOTHING_LEFT, Withheld
 from tasks.trainer.hooks import Gradient, Hook
 from tasks.trainer.integrity.corruption import Integrity, processor
 from tasks.trainer.integrity.guard import (
@@ -168,8 +169,9 @@ class Trainer:
             GarbageCollection() as garbage,
         ):
             while self.step < self.run.steps:
-                stop = self._train_step(loader, saver)
-                if self.guard.refused == ROLL_BACK_AFTER:
+                gradient = self._train_step(loader, saver)
+                stop = gradient.stop
+                if self.guard.refused == ROLL_BACK_AFTER and not (gradient.cause and gradient.cause.of_data):
                     self._roll_back(saver)
                 if due := self._checkpoint_due():
                     self._before_checkpoint()
@@ -180,9 +182,11 @@ class Trainer:
                     saver.wait()
                     raise TrainingStopped(f"stopped on request after {self.step} of {self.run.steps} steps")
 
-    def _train_step(self, loader: Loader, saver: Saver) -> bool:
-        """Trains on the batch of `self.step` and logs it; returns whether any rank received SIGTERM."""
+    def _train_step(self, loader: Loader, saver: Saver) -> Gradient:
+        """Trains on the batch of `self.step` and logs it; returns its gradient."""
         step, started = self.step, time.perf_counter()
+        if step in self.spec.data_changes:
+            self.guard.restart()
         parts = self._before_step(loader.microbatches(step))
         waited = time.perf_counter() - started
         if in_ranges(self.passed, step):
@@ -192,7 +196,7 @@ class Trainer:
             gradient = self.gradient(parts)
             for hook in self.hooks:
                 gradient = hook.after_backward(step, parts, gradient)
-            refused = self.guard.refusal(gradient.loss, gradient.norm) if gradient.labels else NOTHING_LEFT
+            refused = self._refusal(gradient)
         lr = learning_rate(self.run.optim, step, self.run.steps)
         if refused:
             self._skip(refused, gradient)
@@ -220,7 +224,13 @@ class Trainer:
             hook.after_step(step, line)
         if self.logs:
             self.logs.metrics.write(line)
-        return gradient.stop
+        return gradient
+
+    def _refusal(self, gradient: Gradient) -> str | None:
+        """Returns the reason to skip this step, or None."""
+        if not gradient.labels:
+            return NOTHING_LEFT
+        return self.guard.refusal(self.step, gradient.loss, gradient.norm, gradient.cause)
 
     def gradient(self, parts: Mapping[int, Batch]) -> Gradient:
         """Computes the gradient of this step; if it is suspicious, recomputes it on this rank and on others.
@@ -270,9 +280,12 @@ class Trainer:
         if self.logs:
             values = {"loss": str(gradient.loss), "grad_norm": str(gradient.norm)}
             log.warning("step %d skipped (%s): loss %s, gradient norm %s", self.step, reason, *values.values())
-            slices = self.batches.slices(self.step)
-            self.logs.skipped.write({"step": self.step, "reason": reason, **values, "slices": slices})
-        self.guard.check_refused(self.step)
+            slices, found = self.batches.slices(self.step), {}
+            if gradient.cause:
+                log.warning("step %d: %s", self.step, gradient.cause.what)
+                found = {"cause": gradient.cause.what, "suspected": gradient.cause.suspected}
+            self.logs.skipped.write({"step": self.step, "reason": reason, **values, **found, "slices": slices})
+        self.guard.check_refused(self.step, reason, gradient.cause)
 
     def _roll_back(self, saver: Saver) -> None:
         """Loads a checkpoint from before the refused steps, if there is one, and passes over the steps since."""

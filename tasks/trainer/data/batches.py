@@ -101,8 +101,11 @@ class StepData(Protocol):
     def slices_of(self, step: int, number: int) -> list[Slices]:
         """Returns the slices of each sequence of a microbatch."""
 
-    def documents(self, step: int) -> set[tuple[str, int]]:
-        """Returns (file, row) of each document or example in a step's batch."""
+    def sources_of(self, step: int, number: int) -> list[str]:
+        """Returns the source of each sequence of a microbatch."""
+
+    def documents(self, step: int) -> dict[tuple[str, int], str]:
+        """Returns the source of each document or example in a step's batch, by (file, row)."""
 
     def slices(self, step: int) -> list[dict[str, Any]]:
         """Returns the contents of a step's batch, for a log."""
@@ -166,10 +169,18 @@ class Batches:
         count = self.batch_size // self.microbatch
         return [self.plan.slices(source, sequence) for source, sequence, _ in self.order.batch(step)[number::count]]
 
-    def documents(self, step: int) -> set[tuple[str, int]]:
-        """Returns (shard, row) of each document in a step's batch."""
-        slices = np.concatenate([self.plan.slices(source, sequence) for source, sequence, _ in self.order.batch(step)])
-        return {(self.file_names[shard], row) for shard, row in slices[["shard", "row"]].tolist()}
+    def sources_of(self, step: int, number: int) -> list[str]:
+        """Returns the source of each sequence of a microbatch."""
+        count = self.batch_size // self.microbatch
+        return [source for source, _, _ in self.order.batch(step)[number::count]]
+
+    def documents(self, step: int) -> dict[tuple[str, int], str]:
+        """Returns the source of each document in a step's batch, by (shard, row)."""
+        return {
+            (self.file_names[shard], row): source
+            for source, sequence, _ in self.order.batch(step)
+            for shard, row in self.plan.slices(source, sequence)[["shard", "row"]].tolist()
+        }
 
     def slices(self, step: int) -> list[dict[str, Any]]:
         """Returns the document slices of a step's batch for a log.
@@ -396,10 +407,14 @@ class ExampleBatches:
         drawn = self._drawn(step)[number :: self.batch_size // self.microbatch]
         return [self._slices(sequence) for sequence in drawn]
 
-    def documents(self, step: int) -> set[tuple[str, int]]:
-        """Returns (file, row) of the examples of a step's batch."""
+    def sources_of(self, step: int, number: int) -> list[str]:
+        """Returns the source of each sequence of a microbatch: the same for all examples."""
+        return [SOURCE] * self.microbatch
+
+    def documents(self, step: int) -> dict[tuple[str, int], str]:
+        """Returns the source of each example of a step's batch, by (file, row)."""
         places = [self.examples.place(n) for sequence in self._drawn(step) for n in self.examples.numbers(sequence)]
-        return {(self.file_names[part], row) for part, row in places}
+        return {(self.file_names[part], row): SOURCE for part, row in places}
 
     def slices(self, step: int) -> list[dict[str, Any]]:
         """Returns the origin of each example of a step's batch: {sequence, file, line, id}."""

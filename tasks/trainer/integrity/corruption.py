@@ -157,7 +157,8 @@ class Integrity:
     def doubts(self, gradient: Gradient, refused: bool) -> bool:
         """Returns whether a gradient must be recomputed: the guard refuses it, or its norm is an outlier."""
         far = len(self._norms) >= MIN_NORMS and gradient.norm > OUTLIER_RATIO * median(self._norms)
-        if not refused and not far:
+        # Outliers included: they hardly move a median, and a new level must not be an outlier for ever.
+        if math.isfinite(gradient.norm):
             self._norms.append(gradient.norm)
         return refused or far
 

@@ -1,14 +1,21 @@
 """Loss guard: skips steps whose loss or gradient is not finite or whose loss is a spike; selects rollback targets.
 
-A spike is a loss more than 6 standard deviations above the mean of the last 128 applied steps, with the rule and the
-numbers of OLMo-core's SkipStep optimizer. SkipStep also checks the gradient norm; here clipping bounds the norm, and
-its distribution is too heavy-tailed for the rule (6.6 deviations in a clean run). The decision is the same on every
-rank, because losses are summed over all ranks. The state is part of the checkpoint, so a resumed run makes the same
-decisions as an uninterrupted one.
+A spike is a loss more than 6 standard deviations above the mean of the last 128 finite losses, refused ones included,
+with the rule and the numbers of OLMo-core's SkipStepOptimizer. So a new level of the loss is refused for four steps at
+most: a fifth of equal height is within the bound, which these four have moved. SkipStep also refuses losses far below
+the mean and outliers of the gradient norm; here a low loss is never refused, clipping bounds the norm, and the
+distribution of norms is too heavy-tailed for the rule (6.6 deviations in a clean run).
 
-After several refused steps in a row, the weights are assumed to be damaged by earlier steps, as in PaLM (Chowdhery et
-al. 2022, arXiv 2204.02311, section 5.1): the run loads a checkpoint from before the first refused step and passes over
-all steps from there to the last refused one. The ranges of these steps are part of the state of later checkpoints.
+Two exceptions. Where the data is planned to change (`TrainSpec.data_changes`), the window starts empty. A loss that
+damaged weights cause (`tasks.trainer.data.poison`) does not enter the window, because it is no level of the data.
+
+The decision is the same on every rank, because losses are summed over all ranks. The state is part of the checkpoint,
+so a resumed run makes the same decisions as an uninterrupted one.
+
+After several refused steps in a row, unless their data is the cause, the weights are assumed to be damaged by earlier
+steps, as in PaLM (Chowdhery et al. 2022, arXiv 2204.02311, section 5.1): the run loads a checkpoint from before the
+first refused step and passes over all steps from there to the last refused one. The ranges of these steps are part of
+the state of later checkpoints.
 """
 
 import math
@@ -16,14 +23,19 @@ import shutil
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean, pstdev
+from statistics import fmean, stdev
 
 from tasks.core.errors import InputError
 from tasks.trainer.checkpoints import checkpoint
+from tasks.trainer.hooks import Cause
 
 WINDOW = 128
-"""Number of losses that a loss is compared with; with fewer, only values that are not finite are refused."""
+"""Number of losses that a loss is compared with."""
+MIN_LOSSES = WINDOW // 2 - 1
+"""Minimum number of them; with fewer, only values that are not finite are refused."""
 DEVIATIONS = 6.0
+ROUNDING = 1e-6
+"""Relative difference of two losses that is rounding: the least deviation of losses that are all the same."""
 ROLL_BACK_AFTER = 5
 """Refused steps in a row after which the run loads an earlier checkpoint, if possible (`rollback_target`)."""
 MAX_REFUSED = 10
@@ -39,24 +51,33 @@ class LossGuard:
     """Checks the losses of a run.
 
     Args:
-        losses: losses of the latest applied steps, oldest first.
+        losses: the latest losses, oldest first.
         refused: number of consecutive refused steps; also an attribute.
+        trained: the last step that was not refused, or None; also an attribute.
     """
 
-    def __init__(self, losses: Sequence[float] = (), refused: int = 0) -> None:
+    def __init__(self, losses: Sequence[float] = (), refused: int = 0, trained: int | None = None) -> None:
         self._losses = deque(losses, maxlen=WINDOW)
-        self.refused = refused
+        self.refused, self.trained = refused, trained
 
-    def refusal(self, loss: float, norm: float) -> str | None:
-        """Returns the reason to skip a step, or None; adds the loss of an applied step to the window.
+    def restart(self) -> None:
+        """Empties the window, before a step from which losses do not compare with earlier ones."""
+        self._losses.clear()
+
+    def refusal(self, step: int, loss: float, norm: float, cause: Cause | None = None) -> str | None:
+        """Returns the reason to skip a step, or None; adds the loss to the window.
 
         Args:
+            step: 0-based.
             loss: mean over the batch, nats per token.
             norm: of the gradient before clipping.
+            cause: of a loss that is refused, if it was searched for.
         """
         reason = self.reason(loss, norm)
         self.refused = self.refused + 1 if reason else 0
         if not reason:
+            self.trained = step
+        if math.isfinite(loss) and not (cause and cause.of_weights):
             self._losses.append(loss)
         return reason
 
@@ -76,20 +97,28 @@ class LossGuard:
     @property
     def bound(self) -> float:
         """The largest loss that is not a spike."""
-        full = len(self._losses) == WINDOW
-        return fmean(self._losses) + DEVIATIONS * pstdev(self._losses) if full else math.inf
+        if len(self._losses) < MIN_LOSSES:
+            return math.inf
+        return self.mean + DEVIATIONS * max(stdev(self._losses), ROUNDING * abs(self.mean))
 
-    def check_refused(self, step: int) -> None:
-        """Raises InputError if too many steps in a row were refused, because skipping does not help."""
+    def check_refused(self, step: int, reason: str, cause: Cause | None) -> None:
+        """Raises InputError, with the cause of the last one, if too many steps in a row were refused.
+
+        Args:
+            step: the last one.
+            reason: why it was refused.
+            cause: of the refusal, if it was searched for.
+        """
         if self.refused >= MAX_REFUSED:
+            found = f": {cause.what}" if cause else ""
             raise InputError(
-                f"the loss was not finite or out of bounds for {MAX_REFUSED} steps in a row, up to step {step}",
-                "lower optim.lr, or see the documents in skipped.jsonl",
+                f"{MAX_REFUSED} steps in a row were refused, up to step {step} ({reason}){found}",
+                cause.do if cause else "see skipped.jsonl",
             )
 
-    def state(self) -> dict[str, list[float] | int]:
+    def state(self) -> dict[str, list[float] | int | None]:
         """Returns the constructor arguments of an equal guard."""
-        return {"losses": list(self._losses), "refused": self.refused}
+        return {"losses": list(self._losses), "refused": self.refused, "trained": self.trained}
 
 
 def may_roll_back_to(step: int, first_refused: int, committed: int, passed: Sequence[tuple[int, int]]) -> bool:

@@ -156,6 +156,10 @@ class Replicated:
                 losses.append(float(self.model.loss(here.tokens, here.documents, here.labels, here.bounds)))
         return np.array(losses)
 
+    def terms(self, part: Batch) -> int:
+        """Returns the number of terms in the loss of a part on the CPU."""
+        return self.model.counted(part.documents, part.labels)
+
     def _autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.ranks.device.type, torch.bfloat16, enabled=self.run.precision == "bf16")
 

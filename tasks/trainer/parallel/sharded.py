@@ -258,6 +258,10 @@ class Sharded:
                     losses.append(float(self.chunks[0].loss(here.tokens, here.documents, here.labels, here.bounds)))
         return np.array(losses) * (self.mesh.at("tensor") == 0)
 
+    def terms(self, part: Batch) -> int:
+        """Returns the number of terms in the loss of a whole part on the CPU."""
+        return self.chunks[0].counted(part.documents, part.labels)
+
     def _to_local(self, part: Batch) -> Batch:
         """Returns a microbatch on the device: tokens and labels at this rank's positions, and all of its documents."""
         here, rows = part.on(self.mesh.device), self.chunks[0].rows
