@@ -21,9 +21,9 @@ from tasks.stages.takedown import VERSION_FORMAT, dated
 VERSION = r"[A-Za-z0-9][A-Za-z0-9._\-]{0,99}"
 """Pattern of a version; it becomes a folder of the store."""
 
-OVERRIDABLE = re.compile(r"(?!place\.|crawl\.(?:hosts_file|allow_hosts)(?:\.|$))[a-z_]+(\.[a-z_0-9]+)+")
+OVERRIDABLE = re.compile(r"(?!place\.|crawl\.(?:hosts_file|allow_hosts|signature)(?:\.|$))[a-z_]+(\.[a-z_0-9]+)+")
 """Settings that a run may override: fields in sections that determine results. Excluded are the recipe's name, [place],
-the hosts file (credentials) and allow_hosts (hosts of private networks)."""
+the hosts file and signature (credentials), and allow_hosts (hosts of private networks)."""
 
 CALENDAR = "%Y.%m.%d-%H%M"
 """Version of a scheduled run, from its logical date: 2026.11.21-0300."""
