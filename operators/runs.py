@@ -22,9 +22,9 @@ from tasks.run.recipe import VERSION, Recipe
 from tasks.run.schedule import version_at, version_of
 from tasks.stages.takedown import VERSION_FORMAT, dated
 
-OVERRIDABLE = re.compile(r"(?!place\.|crawl\.(?:hosts_file|allow_hosts)(?:\.|$))[a-z_]+(\.[a-z_0-9]+)+")
+OVERRIDABLE = re.compile(r"(?!place\.|crawl\.(?:hosts_file|allow_hosts|signature)(?:\.|$))[a-z_]+(\.[a-z_0-9]+)+")
 """Settings that a run may override: fields in sections that determine results. Excluded are the recipe's name, [place],
-the hosts file (credentials) and allow_hosts (hosts of private networks)."""
+the hosts file and signature (credentials), and allow_hosts (hosts of private networks)."""
 
 FORM_KEYS = ("version", "source_version", "overrides")
 """Keys of the conf of a DAG run; every other key is a recipe field by its dotted path."""

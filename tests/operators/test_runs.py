@@ -153,7 +153,7 @@ def test_the_task_that_creates_the_dask_cluster_refuses_them_first(recipe, monke
     "path",
     [
         *("place.store", "place.kubernetes.image", "name", "version"),
-        *("crawl.hosts_file", "crawl.allow_hosts", "crawl.allow_hosts.wiki"),
+        *("crawl.hosts_file", "crawl.allow_hosts", "crawl.allow_hosts.wiki", "crawl.signature.key"),
     ],
 )
 def test_an_event_cannot_change_the_place(path, recipe):

@@ -2,7 +2,7 @@
 
 The file of the TDM Reservation Protocol (W3C community group, final report of 2024-05-10, section "TDM File on the
 Origin Server"): an array of rules, of which the first with a matching location applies. Locations are patterns as in
-robots.txt, with escapes equivalent to the characters they encode. A site without a readable file reserves nothing by it.
+robots.txt, with escapes equivalent to the characters they encode. A site without a readable file reserves nothing.
 """
 
 import json

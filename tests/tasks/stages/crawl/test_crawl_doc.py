@@ -8,7 +8,7 @@ import duckdb
 import pytest
 
 from tasks.core.config import parse
-from tasks.stages.crawl.config import CrawlConfig, RenderConfig
+from tasks.stages.crawl.config import CrawlConfig, RenderConfig, SignatureConfig
 from tasks.stages.crawl.policy import HostSettings, read_hosts_file
 from tests.tasks.stages.crawl.site import Site, linked
 
@@ -17,7 +17,10 @@ TEXT = DOC.read_text()
 SETTINGS = TEXT.partition("\n## Settings")[2].partition("\n## ")[0]
 WORDS = {8 << 20: "8 MiB", 4 << 30: "4 GiB", 32 << 20: "32 MiB", 2 << 30: "2 GiB"}
 # Settings whose default the table gives in words.
-IN_WORDS = {"include_hosts", "ip_delay_s", "ai_optouts", "name_servers", "mime_types", "chromium", "blocked", "render"}
+IN_WORDS = {"include_hosts", "ip_delay_s", "ai_optouts", "name_servers", "mime_types", "chromium", "blocked"} | {
+    "render",
+    "signature",
+}
 
 
 def rows(table):
@@ -31,11 +34,11 @@ def rows(table):
     return found
 
 
-@pytest.mark.parametrize("config", [CrawlConfig, RenderConfig])
+@pytest.mark.parametrize("config", [CrawlConfig, SignatureConfig, RenderConfig])
 def test_every_setting_is_documented_with_its_default(config):
-    crawl, _, render = SETTINGS.partition("`[crawl.render]`")
-    said = rows(render if config is RenderConfig else crawl)
-    assert set(said) == set(config.model_fields) - {"render"}
+    crawl, signature, render = re.split(r"`\[crawl\.(?:signature|render)\]`", SETTINGS)
+    said = rows({CrawlConfig: crawl, SignatureConfig: signature, RenderConfig: render}[config])
+    assert set(said) == set(config.model_fields) - {"render", "signature"}
     for name, field in config.model_fields.items():
         if name in IN_WORDS:
             continue

@@ -1,5 +1,6 @@
 """RSL licenses and Link headers in a crawl: when a license is requested, what it excludes, what is recorded."""
 
+import itertools
 import json
 
 import pytest
@@ -147,6 +148,17 @@ def test_a_license_that_cannot_be_read_reserves_nothing_but_is_recorded(crawl, n
         assert captured(cycle) == {site.url("/")}
         assert json.loads(by_path(cycle)["/"]["terms"])[f"{where}.license"] == site.url("/l.xml")
         assert (f"its license {site.url('/l.xml')} cannot be" in caplog.text) is (name != "missing")
+
+
+def test_the_delay_of_a_host_applies_to_its_licenses_too(crawl):
+    pages = {"/": page("<a href=/a>a</a>", Link=LINK.replace("/l.xml", "/own.xml")), "/a": "a"}
+    with site_with(PERMITTING, pages | {"/own.xml": lambda _: rsl(PERMITTING)}) as site:
+        site.robots = f"License: {site.url('/l.xml')}\nUser-agent: *\nAllow: /"
+        crawl(config_for(site, delay_s=0.15))
+        times = sorted(site.requests)
+        assert [path for *_, path in times] == ["/robots.txt", TDMREP, "/l.xml", "/", "/own.xml", "/a"]
+        # The end of a response is recorded slightly after its last byte was sent.
+        assert min(later[0] - earlier[1] for earlier, later in itertools.pairwise(times)) >= 0.14
 
 
 def test_a_redirected_license_is_read(crawl):
