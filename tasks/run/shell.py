@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.core.config import nearest
 from tasks.core.errors import InputError, SluiceError
+from tasks.core.open_files import raise_limit
 from tasks.core.terminal import handling_broken_pipe
 from tasks.run.catalogue import STAGES
 from tasks.run.pid1 import fork_below_init
@@ -47,6 +48,7 @@ _REQUEST_FIELDS = ("urls", "domains", "documents", "lift")
 def enter() -> int:
     """Runs the command line, as the first process of a pod or from a shell; returns the exit status."""
     fork_below_init()
+    raise_limit()
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
     status = handling_broken_pipe(main)
     # The process is about to end, and a last garbage collection would take a twentieth of the time of a crawl. DuckDB's
