@@ -25,6 +25,7 @@ from typing import Any
 
 from tasks.core.errors import SluiceError, TransientError
 from tasks.core.extensions import packages
+from tasks.core.open_files import raise_limit
 
 log = logging.getLogger("sluice.engine")
 
@@ -264,6 +265,7 @@ def _call(item: Any, fn: Callable[[Any], Any], build: frozenset[tuple[str, str |
 
     # Checked here, too: a worker may have joined after the cluster was checked, and its bytes would be committed.
     require_build(build, f"worker {get_worker().name}")
+    raise_limit()  # here, because a worker of a cluster is started by others
     return fn(item)
 
 

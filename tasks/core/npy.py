@@ -6,13 +6,18 @@ constructor recursion depth mismatch" (CPython gh-106905). Data loaders read pla
 parses one header at a time.
 """
 
+import math
 import threading
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
+from tasks.core.open_files import map_file
+
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _HEADER_LOCK = threading.Lock()
 
 
@@ -28,6 +33,23 @@ def load(source: str | Path | IO[bytes], *, mapped: bool = False) -> NDArray[Any
         ValueError: the file does not contain an array, or contains an array of Python objects.
         EOFError: the file is empty.
     """
+    if mapped:
+        assert isinstance(source, str | Path)
+        return _view(map_file(source))
     with _HEADER_LOCK:
-        array: NDArray[Any] = np.load(source, mmap_mode="r" if mapped else None, allow_pickle=False)
-    return array.view(np.ndarray)
+        array: NDArray[Any] = np.load(source, allow_pickle=False)
+    return array
+
+
+def _view(data: pa.Buffer) -> NDArray[Any]:
+    """Returns the array in the bytes of a file, read-only. np.memmap would keep the file open."""
+    file = cast(IO[bytes], pa.BufferReader(data))
+    with _HEADER_LOCK:
+        version = np.lib.format.read_magic(file)
+        if version not in _HEADERS:
+            raise ValueError(f"it has the unknown version {version}")
+        shape, by_column, dtype = _HEADERS[version](file)
+    if dtype.hasobject:
+        raise ValueError("it contains Python objects")
+    items: NDArray[Any] = np.frombuffer(data, np.uint8)[file.tell() :][: math.prod(shape) * dtype.itemsize].view(dtype)
+    return items.reshape(shape, order="F" if by_column else "C")

@@ -13,11 +13,10 @@ raises an error with the name of the file. Missing blocks of remote files are fe
 
 import contextlib
 import io
-import mmap
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import PurePosixPath
@@ -32,6 +31,7 @@ from tasks.core.artifact import Artifact, FileEntry
 from tasks.core.cache import BlockCache
 from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError
+from tasks.core.open_files import MOST_MAPS, exhausted, map_file
 from tasks.core.part import Part
 
 CHECKSUMS = "checksums"
@@ -91,6 +91,7 @@ class RangeReader:
         self._open: dict[int, _BlockFile] = {}
         self._opening: dict[int, threading.Lock] = defaultdict(threading.Lock)
         self._pool = _threads()
+        self._map = lru_cache(MOST_MAPS)(lambda path: memoryview(map_file(path)).cast("B"))
 
     def close(self) -> None:
         """Cancels requests that have not begun, and ends the threads."""
@@ -133,7 +134,9 @@ class RangeReader:
         except FileNotFoundError:
             raise InputError(f"{url} is missing", REMEDY) from None
         sums = parse_checksums(data, url, self._entry(sums_path).sha256, entry.bytes).tolist()
-        return (_MappedFile if self._artifact.store.is_local else _CachedFile)(self._artifact, entry, sums)
+        if self._artifact.store.is_local:
+            return _MappedFile(self._artifact, entry, sums, self._map)
+        return _CachedFile(self._artifact, entry, sums)
 
     def _entry(self, path: str) -> FileEntry:
         if path not in self._entries:
@@ -351,26 +354,43 @@ class _VerifiedFile:
 
 
 class _MappedFile(_VerifiedFile):
-    """A file of a local store, memory-mapped: no copy on the disk."""
+    """A file of a local store, memory-mapped: no copy on the disk.
 
-    def __init__(self, artifact: Artifact, entry: FileEntry, sums: list[int]) -> None:
+    Args:
+        artifact: the artifact.
+        entry: the file.
+        sums: the checksums of its blocks.
+        mapped: returns the bytes of a file by its path, and raises OSError.
+    """
+
+    def __init__(
+        self, artifact: Artifact, entry: FileEntry, sums: list[int], mapped: Callable[[str], memoryview]
+    ) -> None:
         super().__init__(artifact, entry, sums)
+        self._map = mapped
         try:
-            with open(artifact.local(entry.path), "rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                if size != self.size:
-                    raise InputError(f"{self.url} has {size:,} bytes, not {self.size:,}", REMEDY)
-                self._bytes = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
+            self._path = artifact.local(entry.path)
         except FileNotFoundError:
             raise InputError(f"{self.url} is missing", REMEDY) from None
+        if len(self._bytes) != self.size:
+            raise InputError(f"{self.url} has {len(self._bytes):,} bytes, not {self.size:,}", REMEDY)
+
+    @property
+    def _bytes(self) -> memoryview:
+        try:
+            return self._map(self._path)
+        except FileNotFoundError:
+            raise InputError(f"{self.url} is missing", REMEDY) from None
+        except OSError as error:
+            raise exhausted(error) or error from None
 
     def read(self, first: int, out: memoryview) -> Iterable[tuple[int, int, memoryview]]:
         """See `_BlockFile.read`; no block is ever missing."""
-        end = first + len(out)
+        data = self._bytes
         for number in self.blocks(first, len(out)):
-            if not self.verified[number] and not self.verify(number, self.block(number)):
+            if not self.verified[number] and not self.verify(number, data[number * BLOCK : (number + 1) * BLOCK]):
                 raise self.damage_error(number)
-        out[:] = self._bytes[first:end]
+        out[:] = data[first : first + len(out)]
         return ()
 
     def block(self, number: int) -> memoryview:

@@ -17,6 +17,7 @@ from tasks.core.artifact import CODE, EXTERNAL, Artifact, InputRef
 from tasks.core.commit import adopt, commit
 from tasks.core.engine import open_engine
 from tasks.core.errors import InputError, SluiceError, StoppedError, SupersededError
+from tasks.core.open_files import raise_limit
 from tasks.core.stage import Output
 from tasks.core.store import Store, probe
 from tasks.run.inputs import ResolvedStage, check_drift, resolve, with_recorded_previous
@@ -67,6 +68,7 @@ def run_stage(
     Raises:
         SluiceError: see `tasks.core.errors`; a retry may succeed unless `.permanent`.
     """
+    raise_limit()
     store = open_store(recipe)
     probe(store.root)
     version = version or recipe.version

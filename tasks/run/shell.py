@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tasks.core.config import nearest
 from tasks.core.errors import InputError, SluiceError
+from tasks.core.open_files import raise_limit
 from tasks.core.terminal import handling_broken_pipe
 from tasks.run import commands
 from tasks.run.catalogue import PARTS, STAGES, stages_of
@@ -29,6 +30,7 @@ _COMPLETION = "_ARGCOMPLETE"
 def enter() -> int:
     """Runs the command line, as the first process of a pod or from a shell; returns the exit status."""
     fork_below_init()
+    raise_limit()
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
     status = handling_broken_pipe(main)
     # The process is about to end, and a last garbage collection would take a twentieth of the time of a crawl. DuckDB's

@@ -13,6 +13,7 @@ import traceback
 from pathlib import Path
 
 from tasks.core.errors import InputError, SluiceError
+from tasks.core.open_files import raise_limit
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.launch import failure
 from tasks.trainer.launch.launcher import end_with_parent
@@ -24,6 +25,7 @@ CONFIGURATION_ERROR, STOPPED = 2, 143
 def main() -> int:
     """Runs this rank and returns its exit code."""
     end_with_parent()
+    raise_limit()
     parser = argparse.ArgumentParser(prog="python -m tasks.trainer")
     parser.add_argument("--spec", type=Path, required=True, help="JSON file of a TrainSpec")
     rank = int(os.environ.get("RANK", "0"))

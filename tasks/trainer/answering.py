@@ -21,6 +21,7 @@ from typing import Any
 from tasks.core import child_process
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError, SluiceError
+from tasks.core.open_files import raise_limit
 from tasks.core.store import Store
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 
@@ -195,20 +196,18 @@ def _losses(question: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
 
 def _batches(question: Mapping[str, Any], model: Artifact, folder: Path) -> Any:
     """Returns the batches of the run of a checkpoint."""
-    from tasks.formats.tokens.plan import FOLDER
+    from tasks.formats.tokens.plan import hold
     from tasks.trainer.config import ShardsSpec, TrainConfig, TrainSpec
     from tasks.trainer.data.batches import Batches
 
     shards, plan = _open(question, "shards"), _open(question, "plan")
-    for file in plan.files(f"{FOLDER}/"):
-        (folder / Path(file).name).symlink_to(plan.local(file))
     run = json.loads(model.read("run.json"))
     spec = TrainSpec(
         run=TrainConfig.model_validate(model.record.config),
         weights=run["weights"],
         anneal=run.get("anneal"),
         shards=ShardsSpec(store=shards.store.root, artifact=str(shards.address), content=shards.record.content),
-        plan=str(folder),
+        plan=str(hold(plan, folder / "plan")),
         out=str(folder),
     )
     return Batches(spec)
@@ -247,6 +246,7 @@ _KINDS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {"continuation": _con
 def main() -> None:
     """Answers the question on standard input; a failure that a person can act on is an answer, too."""
     os.nice(5)
+    raise_limit()
     question = json.loads(sys.stdin.read())
     with os.fdopen(os.dup(1), "w") as out:
         os.dup2(2, 1)  # the output of libraries must not mix with the answer

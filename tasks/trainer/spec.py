@@ -1,19 +1,17 @@
 """Builds the specification of a training or a fine-tuning, and the mixture of a run.
 
 Reads the records of the artifacts `shards` and `plan`, and of `mixture` and `initial` if they exist; for a fine-tuning
-those of `examples` and `base`. Writes links to the plan's files, and the held-out documents that the run measures, into
-a folder. Shards of training text are not fetched: ranks read the ranges that they need.
+those of `examples` and `base`. Writes the plan's files, and the held-out documents that the run measures, into a
+folder. Shards of training text are not fetched: ranks read the ranges that they need.
 """
 
 import json
 import logging
 import math
 import re
-import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from tasks.core.artifact import Artifact
 from tasks.core.config import nearest
 from tasks.core.errors import InputError, RecipeError
 from tasks.core.stage import Inputs
@@ -21,7 +19,7 @@ from tasks.formats.documents.examples import SOURCE, SUMMARY
 from tasks.formats.tokens.exposure import INITIAL
 from tasks.formats.tokens.labels import UNKNOWN
 from tasks.formats.tokens.mixture import Anneal, Mixture, grid_weights, repetitions, replay_weights
-from tasks.formats.tokens.plan import FOLDER, Plan
+from tasks.formats.tokens.plan import Plan, hold
 from tasks.formats.tokens.shard import ShardSet
 from tasks.trainer import continual
 from tasks.trainer.config import EARLIER, ShardsSpec, TrainConfig, TrainSpec
@@ -76,7 +74,7 @@ def make_spec(
         initial=initial,
         shards=ShardsSpec(store=shards.store.root, artifact=str(shards.address), content=shards.record.content),
         heldout=heldout_file,
-        plan=str(_local(inputs["plan"], scratch / "input" / "plan")),
+        plan=str(hold(inputs["plan"], scratch / "input" / "plan")),
         out=str(scratch),
         layout=layout,
         check_every=check_every,
@@ -172,18 +170,6 @@ def _mixture(config: TrainConfig, plan: Plan, inputs: Inputs) -> tuple[dict[str,
     """Returns the weights of both stages: from the canaries, from the recipe, or by number of sequences."""
     decided = json.loads(inputs["mixture"].read("mixture.json"))["weights"] if "mixture" in inputs else None
     return mix(config, {source: plan.sequences[source] for source in plan.sources}, decided)
-
-
-def _local(artifact: Artifact, folder: Path) -> Path:
-    """Fills `folder` with links to the files of a plan, and returns it.
-
-    The links have the original names; the local copy of a file from a remote store has another name.
-    """
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    for file in artifact.files(f"{FOLDER}/"):
-        (folder / Path(file).name).symlink_to(artifact.local(file))
-    return folder
 
 
 def _over(mixture: Mapping[str, float], sequences: Mapping[str, int], field: str) -> dict[str, float]:

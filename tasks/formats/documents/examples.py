@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
+from tasks.core.open_files import map_file
 from tasks.formats.documents.chunks import BOX
 
 FOLDER = "examples"
@@ -152,7 +153,7 @@ class Examples:
         self.summary: dict[str, Any] = json.loads(artifact.read(SUMMARY))
         self._folder = folder
         self.paths: Sequence[str] = artifact.files(f"{folder}/")
-        self._tables = [pa.ipc.open_file(pa.memory_map(artifact.local(path))).read_all() for path in self.paths]
+        self._tables = [pa.ipc.open_file(map_file(artifact.local(path))).read_all() for path in self.paths]
         rows = [table.num_rows for table in self._tables]
         self._begins = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
         if not self._begins[-1]:

@@ -16,10 +16,12 @@ sequences, tokens, documents, split_documents, dropped_tokens, padding_tokens. H
 """
 
 import json
+import os
+import shutil
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -31,6 +33,7 @@ from tasks.core import npy
 from tasks.core.artifact import Artifact
 from tasks.core.config import nearest
 from tasks.core.errors import InputError
+from tasks.core.open_files import MOST_MAPS, exhausted
 from tasks.core.ranges import RangeArray, RangeReader
 from tasks.formats.tokens.shard import TokenFormat
 
@@ -110,7 +113,7 @@ class PlanPart:
 
 
 class Plan:
-    """Reads a pack plan. Files are mapped on first access, so ranks of one node share them; picklable.
+    """Reads a pack plan. Files are mapped when they are read, so ranks of one node share them; picklable.
 
     Args:
         summary: content of `summary.json`.
@@ -125,7 +128,8 @@ class Plan:
             raise InputError("the plan was packed by an earlier version of Sluice", "run the stage pack again")
         self.summary = summary
         self._load = load
-        self._parts: dict[tuple[str, int], PlanPart] = {}
+        self._part = lru_cache(MOST_MAPS // len(ARRAYS))(self._read_part)
+        self._starts = cache(self._first_sequences)
 
     @classmethod
     def open(cls, artifact: Artifact) -> "Plan":
@@ -158,7 +162,10 @@ class Plan:
         return cls(summary, _FromFolder(folder))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"summary": self.summary, "_load": self._load, "_parts": {}}
+        return {"summary": self.summary, "load": self._load}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
 
     @property
     def seq_len(self) -> int:
@@ -222,31 +229,49 @@ class Plan:
     def _numbers(self) -> dict[str, int]:
         return {name: number for number, name in enumerate(self.shards)}
 
-    def _starts(self, source: str) -> list[int]:
+    def _first_sequences(self, source: str) -> list[int]:
         """Returns the first sequence of each part of a source, followed by the number of sequences."""
         if source not in self.sequences:
             raise InputError(f'the plan has no source "{source}"', nearest(source, self.sequences))
         return [0, *accumulate(part["sequences"] for part in self.summary["parts"][source])]
 
-    def _part(self, source: str, number: int) -> PlanPart:
-        key = (source, number)
-        if key not in self._parts:
-            arrays = {array: self._array(array_name(source, number, array), array) for array in ARRAYS}
-            part = PlanPart(**arrays)
-            sequences = int(self.summary["parts"][source][number]["sequences"])
-            if len(part.first) != sequences + 1 or not int(part.first[-1]) == len(part.slices) == len(part.documents):
-                raise InputError(f'the plan of "{source}" does not fit its summary', "run the stage pack again")
-            self._parts[key] = part
-        return self._parts[key]
+    def _read_part(self, source: str, number: int) -> PlanPart:
+        part = PlanPart(**{array: self._array(array_name(source, number, array), array) for array in ARRAYS})
+        sequences = int(self.summary["parts"][source][number]["sequences"])
+        if len(part.first) != sequences + 1 or not int(part.first[-1]) == len(part.slices) == len(part.documents):
+            raise InputError(f'the plan of "{source}" does not fit its summary', "run the stage pack again")
+        return part
 
     def _array(self, name: str, array: str) -> PlanArray:
         try:
             values = self._load(name)
         except (OSError, ValueError, EOFError) as error:
-            raise InputError(f"{FOLDER}/{name} is not readable ({error})", "run the stage pack again") from None
+            raise exhausted(error) or InputError(
+                f"{FOLDER}/{name} is not readable ({error})", "run the stage pack again"
+            ) from None
         if values.dtype != _DTYPES[array] or values.ndim != 1:
             raise InputError(f"{FOLDER}/{name} is no array of {_DTYPES[array]}", "run the stage pack again")
         return values
+
+
+def hold(artifact: Artifact, folder: Path) -> Path:
+    """Fills a folder with the files of the plan in an artifact, under their names, for `Plan.read`; returns it.
+
+    Files of a local store are linked. Those of a remote one are copies or hard links of their own, which last when the
+    cache of this machine removes its copy.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for path in artifact.files(f"{FOLDER}/"):
+        local, own = artifact.local(path), folder / Path(path).name
+        if artifact.store.is_local:
+            own.symlink_to(local)
+            continue
+        try:
+            os.link(local, own)
+        except OSError:  # another file system
+            shutil.copyfile(local, own)
+    return folder
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -32,6 +33,7 @@ from numpy.typing import NDArray
 from tasks.core.artifact import Artifact, ArtifactFolder
 from tasks.core.config import nearest
 from tasks.core.errors import InputError
+from tasks.core.open_files import MOST_MAPS, exhausted, map_file
 from tasks.formats.tokens.labels import BASE_COLUMNS, SOURCE, label
 
 _LABEL_TYPE = pa.dictionary(pa.int32(), pa.string())
@@ -240,14 +242,14 @@ class Shard:
 
     def __init__(self, path: str) -> None:
         try:
-            mapped = pa.memory_map(path)
-            reader = pa.ipc.open_file(mapped)
+            self._bytes = map_file(path)
+            reader = pa.ipc.open_file(self._bytes)
             meta = json.loads(reader.schema.metadata[META])
         except (pa.ArrowInvalid, OSError, KeyError, TypeError) as error:
-            raise InputError(f"{path} is not a readable token shard ({error})", "run the stage encode again") from None
+            raise exhausted(error) or InputError(
+                f"{path} is not a readable token shard ({error})", "run the stage encode again"
+            ) from None
         self.format = TokenFormat(**meta)
-        mapped.seek(0)
-        self._bytes = mapped.read_buffer(mapped.size())  # a view, without a copy
         self._reader = reader
         self._mapped_batches: dict[int, _ShardBatch] = {}
         count = reader.num_record_batches
@@ -395,7 +397,7 @@ def _dictionary_encoded(values: pa.StringArray) -> pa.DictionaryArray:
 
 
 class ShardSet:
-    """All shards of an encoding. Files are mapped on first access; picklable and safe to use after a fork.
+    """All shards of an encoding. Files are mapped when they are read; picklable and safe to use after a fork.
 
     Args:
         paths: local paths of shard files.
@@ -410,7 +412,7 @@ class ShardSet:
         self._folder: ArtifactFolder | None = None
         if not self._files:
             raise InputError("there is no token shard to read", "run the stage encode first")
-        self._open: dict[str, Shard] = {}
+        self._shard = lru_cache(MOST_MAPS)(self._map)
 
     @classmethod
     def open(cls, artifact: Artifact) -> "ShardSet":
@@ -431,11 +433,15 @@ class ShardSet:
             if file.path.startswith(f"{FOLDER}/")
         }
         shards._folder = artifact.folder
-        shards._open = {}
+        shards._shard = lru_cache(MOST_MAPS)(shards._map)
         return shards
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_files": self._files, "_parts": self._parts, "_folder": self._folder, "_open": {}}
+        return {"_files": self._files, "_parts": self._parts, "_folder": self._folder}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        self._shard = lru_cache(MOST_MAPS)(self._map)
 
     @property
     def format(self) -> TokenFormat:
@@ -462,14 +468,12 @@ class ShardSet:
 
     def shard(self, name: str) -> Shard:
         """Returns a shard by name; raises InputError if there is none."""
-        if name not in self._open:
-            if name not in self._files:
-                raise InputError(f"no token shard is called {name}", "use the plan that was packed from these shards")
-            self._open[name] = Shard(self._local(name))
-        return self._open[name]
+        return self._shard(name)
 
-    def _local(self, name: str) -> str:
-        return self._folder.local(self._files[name]) if self._folder else self._files[name]
+    def _map(self, name: str) -> Shard:
+        if name not in self._files:
+            raise InputError(f"no token shard is called {name}", "use the plan that was packed from these shards")
+        return Shard(self._folder.local(self._files[name]) if self._folder else self._files[name])
 
     def n_tokens(self, source: str, split: str = TRAIN) -> int:
         """Returns the number of tokens of a source."""

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from tasks.core import npy
 from tasks.core.artifact import Artifact, ArtifactFolder
 from tasks.core.errors import InputError
+from tasks.core.open_files import exhausted, map_file
 from tasks.formats.tokens.shard import ShardSet
 
 FOLDER = "spans"
@@ -191,7 +192,9 @@ class SuffixSample:
         try:
             self._keys: NDArray[np.bytes_] = npy.load(path)
         except (OSError, ValueError, EOFError) as error:
-            raise InputError(f"{path} is not readable ({error})", "run the stage spans again") from None
+            raise exhausted(error) or InputError(
+                f"{path} is not readable ({error})", "run the stage spans again"
+            ) from None
         if self._keys.dtype != f"S{_SAMPLED_TOKENS * itemsize}" or len(self._keys) != -(-suffixes // SAMPLED_EVERY):
             raise InputError(f"{path} is of another suffix array", "run the stage spans again")
         self._suffixes = suffixes
@@ -228,11 +231,13 @@ class SuffixArray:
 
     def __init__(self, path: str, sample: str, shards: ShardSet) -> None:
         try:
-            reader = pa.ipc.open_file(pa.memory_map(path))
+            reader = pa.ipc.open_file(map_file(path))
             meta = json.loads(reader.schema.metadata[_META])
             self._suffixes = reader.get_batch(0).column("position").to_numpy()
         except (pa.ArrowInvalid, OSError, KeyError, TypeError) as error:
-            raise InputError(f"{path} is not a readable suffix array ({error})", "run the stage spans again") from None
+            raise exhausted(error) or InputError(
+                f"{path} is not a readable suffix array ({error})", "run the stage spans again"
+            ) from None
         self.text = TokenText.of(shards, meta["shards"])
         if not len(self.text) == len(self._suffixes) == meta["tokens"]:
             raise InputError(f"{path} was built from other shards", "run the stage spans again")

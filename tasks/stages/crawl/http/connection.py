@@ -19,6 +19,7 @@ from collections.abc import Hashable, Sequence
 from typing import NamedTuple, Protocol
 
 from tasks.core.errors import InputError
+from tasks.core.open_files import raise_limit
 from tasks.formats.web.url import host_and_port, origin_of
 from tasks.stages.crawl.http.address import Grants, Network, RefusedAddressError, is_address, reachable
 from tasks.stages.crawl.http.dns import Resolver
@@ -73,18 +74,15 @@ class SocketBudget(NamedTuple):
 def socket_budget(visits: int) -> SocketBudget:
     """Returns the budget for `visits` concurrent requests, or for fewer if the limit of open files is too low.
 
-    Raises the soft limit of the process (RLIMIT_NOFILE) as far as needed and possible.
+    Raises the soft limit of the process to its hard one.
 
     Raises:
         InputError: the hard limit is too low for any crawl.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    raise_limit()
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     required = visits + MAX_IDLE + _MAX_SECOND_ATTEMPTS + _OTHER_FILES
-    if soft == resource.RLIM_INFINITY:
-        soft = required
-    if soft < required:
-        soft = required if hard == resource.RLIM_INFINITY else min(required, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    soft = required if soft == resource.RLIM_INFINITY else min(soft, required)
     sockets = min(soft - _OTHER_FILES - _MAX_SECOND_ATTEMPTS, visits + MAX_IDLE)
     if sockets < _MIN_SOCKETS:
         minimum = _MIN_SOCKETS + _MAX_SECOND_ATTEMPTS + _OTHER_FILES

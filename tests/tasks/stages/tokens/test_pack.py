@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import pickle
 import shutil
 from collections import Counter, defaultdict
@@ -14,12 +15,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
+from tasks.core.store import Store
+from tasks.formats.tokens import plan
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import ShardSet
 from tasks.stages.tokens import EncodeConfig, PackConfig, pack
 from tasks.stages.tokens.pack import Documents, PackedSequences, best_fit, concat
 from tests.corpora import tokens_in
+from tests.s3_server import S3Server
 
 LENGTHS = st.lists(st.lists(st.integers(1, 40), max_size=12), min_size=1, max_size=4)
 
@@ -177,3 +182,34 @@ def test_too_little_text_for_one_sequence_is_an_error(tmp_path: Path, run_stage:
     inputs = {"shards": tokens_in(tmp_path).shards}
     with pytest.raises(InputError, match=r"no source has the 9999999 tokens.*Lower \[pack\] seq_len"):
         run_stage("tasks.stages.tokens.pack", PackConfig(seq_len=9_999_999), inputs, version="long")
+
+
+def test_the_plan_of_a_run_stays_when_the_cache_of_the_machine_is_emptied(
+    tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, folder = tokens_in(tmp_path).plan, tmp_path / "held"
+    monkeypatch.setenv("SLUICE_CACHE", str(tmp_path / "cache"))
+    remote = Store(f"s3://sluice/{tmp_path.name}")
+    for path in made.store.list(made.path):
+        with remote.write(path) as file:
+            file.write(made.store.read(path))
+    artifact = Artifact.open_at(remote, made.address)
+    for linked in (True, False):
+        if not linked:
+            monkeypatch.setattr(os, "link", lambda *paths: (_ for _ in ()).throw(OSError("another file system")))
+        plan.hold(artifact, folder)
+        shutil.rmtree(tmp_path / "cache")
+        held, here = Plan.read(str(folder)), Plan.open(made)
+        for source in here.sources:
+            assert held.slices(source, 0).tolist() == here.slices(source, 0).tolist()
+
+
+def test_the_first_sequences_of_parts_are_summed_up_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Plan.open(tokens_in(tmp_path).plan)
+    calls: list[object] = []
+    monkeypatch.setattr(plan, "accumulate", lambda values: calls.append(1) or itertools.accumulate(values))
+    (source, *_) = made.sources
+    for number in range(3):
+        made.slices(source, number % made.sequences[source])
+    assert len(calls) == 1
+    assert pickle.loads(pickle.dumps(made)).slices(source, 0).tolist() == made.slices(source, 0).tolist()
