@@ -509,7 +509,7 @@ class TrainSpec(Config):
 
     @property
     def data_changes(self) -> tuple[int, ...]:
-        """Steps within the run from which its data is planned to differ, so that values before and after do not compare.
+        """Steps from which the data is planned to differ, so that losses before and after do not compare.
 
         A new sequence length, other sources or an earlier model begin a run of their own, at step 0.
         """

@@ -46,11 +46,12 @@ LEAST_SHARE = 0.5
 of a shard from which the rest of the shard is withheld as well."""
 PEERS = 5
 """Minimum number of slices of a source to compare with; with fewer, those of all sources are compared."""
-PEER_STEPS = 4
-"""Maximum number of later steps that are measured if a batch has fewer of a source, as only small batches do."""
+PEER_STEPS = 16
+"""Maximum number of later steps that are measured if a batch has fewer of a suspect's source."""
 MAD_TO_DEVIATION = 1.4826
 """Standard deviation of a normal distribution, as a multiple of its median absolute deviation."""
-_SEE = "see the documents in skipped.jsonl, which `trace` of the step shows"
+_SEE = "see the documents in skipped.jsonl, and leave them or their source out"
+_AGAIN = "no earlier checkpoint was good: train again with a lower optim.lr, or a smaller checkpoint_every"
 
 
 class PoisonSearch(Hook):
@@ -71,7 +72,8 @@ class PoisonSearch(Hook):
         if not reason:
             return gradient
         slices = self._slice_losses(step, parts)
-        suspects = find_suspects(slices, self._peers(step, slices), guard.mean, guard.bound)
+        suspects = find_suspects(slices, slices, guard.mean, guard.bound)
+        suspects = find_suspects(slices, self._peers(step, slices, suspects), guard.mean, guard.bound)
         rows, marks = rows_of(suspects), self._withheld.marks
         doubt = doubt_about(suspects, slices) or doubt_about_sources(marks, rows, step, trainer.batches)
         if doubt:
@@ -79,11 +81,16 @@ class PoisonSearch(Hook):
         shards = shards_to_withhold(marks, rows, step, trainer.batches)
         self._withheld.withhold_poisoned(step, reason, rows, shards)
         rest = trainer.gradient(self._withheld.before_step(step, parts))
-        if guard.reason(rest.loss, rest.norm):
-            self._withheld.withdraw()
-            return gradient._replace(cause=self._cause(reason, "without them the step is refused as well", rows))
+        refused, cause = guard.reason(rest.loss, rest.norm), None
+        if refused:
+            cause = self._cause(refused, "without the suspected documents the step is refused as well", rows)
+            # A document whose own loss is not finite is poison also in a batch that is harder as a whole.
+            is_poison = not any(np.isfinite(piece.loss) for piece in suspects)
+            if not (is_poison and cause.of_data and refused == "loss_spike"):
+                self._withheld.withdraw()
+                return gradient._replace(cause=cause)
         trainer.faults.report(POISON, step, *poison_report(step, reason, rows, shards))
-        return rest._replace(stop=gradient.stop or rest.stop)
+        return rest._replace(stop=gradient.stop or rest.stop, cause=cause)
 
     def _slice_losses(self, step: int, parts: Mapping[int, Batch] | None = None) -> list["SliceLoss"]:
         """Returns the slices of a step with their losses; without withheld documents, as `parts` are."""
@@ -92,9 +99,11 @@ class PoisonSearch(Hook):
             parts = self._withheld.before_step(step, trainer.batches.microbatches(step, trainer.replica.numbers))
         return slice_losses(trainer.replica, trainer.batches, trainer.ranks, step, parts)
 
-    def _peers(self, step: int, slices: Sequence["SliceLoss"]) -> Sequence["SliceLoss"]:
-        """Returns the slices of a step, and those of the next steps until each of its sources has enough."""
-        peers, sources = list(slices), {piece.source for piece in slices}
+    def _peers(
+        self, step: int, slices: Sequence["SliceLoss"], suspects: Sequence["SliceLoss"]
+    ) -> Sequence["SliceLoss"]:
+        """Returns the slices of a step, and those of the next steps until each source of a suspect has enough."""
+        peers, sources = list(slices), {piece.source for piece in suspects if np.isfinite(piece.loss)}
         for later in range(step + 1, min(step + 1 + PEER_STEPS, self._trainer.run.steps)):
             counts = Counter(piece.source for piece in peers)
             if all(counts[source] >= PEERS for source in sources):
@@ -104,19 +113,21 @@ class PoisonSearch(Hook):
 
     def _cause(self, reason: str, doubt: str, rows: Mapping[str, Sequence[int]]) -> Cause:
         """Returns the cause of a refused step of which no document is withheld."""
-        trainer, guard = self._trainer, self._trainer.guard
+        guard = self._trainer.guard
         if guard.trained is None:
-            return Cause(doubt, "see the initial weights and optim.lr", rows)
+            return Cause(f"{doubt}; no step was trained before", "see the initial weights", rows)
         last = guard.trained
         slices = self._slice_losses(last)
         labels = sum(piece.labels for piece in slices)
         loss = sum(piece.loss for piece in slices) / max(labels, 1)
-        again = f"{doubt}; the batch of step {last}, which was trained, now has a loss of {loss:.4g}"
+        again = f"the batch of step {last}, which was trained, now has a loss of {loss:.4g}"
         if guard.reason(loss, 0.0):
-            return Cause(f"{again}: the weights are damaged", "lower optim.lr if it recurs", rows, of_weights=True)
+            return Cause(f"{again}: the weights are damaged", _AGAIN, {}, of_weights=True)
         if rows or reason == "loss_spike":
-            return Cause(f"{again}: the weights are good, and the data is harder", _SEE, rows, of_data=True)
-        return Cause(again, "lower optim.lr or set precision to fp32 if it recurs", rows)
+            return Cause(
+                f"{doubt}; {again}, so the weights are good and the data is the cause", _SEE, rows, of_data=True
+            )
+        return Cause(f"{doubt}; {again}", "lower optim.lr, or set precision to fp32", {})
 
 
 class Prober(Protocol):
@@ -189,7 +200,9 @@ def slice_losses(
 def find_suspects(
     slices: Sequence[SliceLoss], peers: Sequence[SliceLoss], mean: float, bound: float
 ) -> list[SliceLoss]:
-    """Returns the slices without which the loss of a batch is within the bound; [] if there are none.
+    """Returns the slices without which the loss of a batch is within the bound.
+
+    If it is not within the bound without all suspected ones, only those whose loss is not finite are returned.
 
     A slice is suspected if its loss is not finite, or more than `DEVIATIONS` above the usual loss of its source, in
     standard deviations between slices of the source. So a source whose documents are all harder has no suspects.
@@ -204,7 +217,8 @@ def find_suspects(
     >>> [piece.row for piece in find_suspects(slices, slices, 2.0, 2.2)]
     [9]
     """
-    suspects = [piece for piece in slices if not np.isfinite(piece.loss)]
+    broken = [piece for piece in slices if not np.isfinite(piece.loss)]
+    outliers = list[SliceLoss]()
     rest = [piece for piece in slices if np.isfinite(piece.loss) and piece.labels]
     measured = [piece for piece in peers if np.isfinite(piece.loss) and piece.labels]
     usual = {source: _usual(source, measured, mean) for source in {piece.source for piece in rest}}
@@ -218,9 +232,9 @@ def find_suspects(
         worst = rest.pop()
         if excess(worst) <= DEVIATIONS * usual[worst.source][1] * worst.labels:
             continue
-        suspects.append(worst)
+        outliers.append(worst)
         loss, labels = loss - worst.loss, labels - worst.labels
-    return suspects if not labels or loss / labels <= bound else []
+    return [*broken, *outliers] if not labels or loss / labels <= bound else broken
 
 
 def _usual(source: str, slices: Sequence[SliceLoss], mean: float) -> tuple[float, float]:
@@ -250,13 +264,11 @@ def doubt_about(suspects: Sequence[SliceLoss], slices: Sequence[SliceLoss]) -> s
     share = sum(piece.labels for piece in suspects) / max(1, sum(piece.labels for piece in slices))
     documents = {(piece.shard, piece.row) for piece in suspects}
     if len(documents) > 1 and share > LARGEST_SHARE:
-        return f"{len(documents)} documents are suspected, {share:.0%} of the batch, where {LARGEST_SHARE:.0%} are the most"
+        return f"{len(documents)} documents are suspected, {share:.0%} of the batch: more than {LARGEST_SHARE:.0%}"
     return ""
 
 
-def doubt_about_sources(
-    marks: Sequence[Mark], rows: Mapping[str, Sequence[int]], step: int, batches: StepData
-) -> str:
+def doubt_about_sources(marks: Sequence[Mark], rows: Mapping[str, Sequence[int]], step: int, batches: StepData) -> str:
     """Returns why documents are not to be withheld because of their sources; "" if they are.
 
     Args:

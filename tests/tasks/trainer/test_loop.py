@@ -161,7 +161,7 @@ def test_the_same_spike_is_skipped_before_and_after_a_resume(made: Made, tmp_pat
 def test_a_run_that_never_recovers_stops_with_its_cause(made: Made, tmp_path: Path) -> None:
     trainer = Trainer(small_spec(made, tmp_path, steps=40), ALONE)
     poison(trainer, range(2, 40))
-    with pytest.raises(InputError, match=f"out of bounds for {MAX_REFUSED} steps in a row"):
+    with pytest.raises(InputError, match=f"{MAX_REFUSED} steps in a row were refused"):
         trainer.train()
     assert len(read_metrics(tmp_path / METRICS)) == 2 + MAX_REFUSED - 1
 

@@ -66,11 +66,11 @@ def test_a_skipped_step_is_an_alert_and_is_on_the_page_of_a_run_that_fails(
 ) -> None:
     refusal, calls = LossGuard.refusal, []
 
-    def refuse_fourth(self: LossGuard, loss: float, norm: float) -> str | None:
-        calls.append(loss)
+    def refuse_fourth(self: LossGuard, step: int, *values: Any) -> str | None:
+        calls.append(step)
         if len(calls) == 7:
             raise InputError("the disk is full", "free space")
-        return "loss_spike" if len(calls) == 4 else refusal(self, loss, norm)
+        return "loss_spike" if len(calls) == 4 else refusal(self, step, *values)
 
     monkeypatch.setattr(LossGuard, "refusal", refuse_fourth)
     rows = examples(INSTRUCTIONS)

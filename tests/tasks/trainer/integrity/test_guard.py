@@ -1,12 +1,18 @@
-"""The guard refuses outliers, and accepts noise."""
+"""The guard refuses outliers by the rule of OLMo-core's SkipStepOptimizer, and accepts noise and new levels."""
 
 import math
 import random
+from collections.abc import Sequence
+from statistics import fmean, stdev
 
 import pytest
 
 from tasks.core.errors import InputError
-from tasks.trainer.integrity.guard import MAX_REFUSED, WINDOW, LossGuard
+from tasks.trainer.hooks import Cause
+from tasks.trainer.integrity.guard import MAX_REFUSED, MIN_LOSSES, ROLL_BACK_AFTER, WINDOW, LossGuard
+
+DATA = Cause("documents", "see them", {}, of_data=True)
+WEIGHTS = Cause("damage", "lower optim.lr", {}, of_weights=True)
 
 
 def falling(seed: int, steps: int = 600) -> list[float]:
@@ -15,42 +21,110 @@ def falling(seed: int, steps: int = 600) -> list[float]:
     return [3 + 6 * math.exp(-step / 80) + draw.gauss(0, 0.08) for step in range(steps)]
 
 
+def skipped_by_definition(losses: Sequence[float]) -> list[int]:
+    """The steps that SkipStepOptimizer skips for a loss that is too high.
+
+    Of a step's loss and the 128 before it, if they are at least 64: more than 6 sample standard deviations above the
+    mean of those before. Losses of skipped steps count as well; here, other than there, NaN is skipped without effect.
+    """
+    seen: list[float] = []
+    skipped = []
+    for step, loss in enumerate(losses):
+        before = seen[-128:]
+        if math.isnan(loss):
+            skipped.append(step)
+            continue
+        if len(before) + 1 >= 64 and (loss - fmean(before)) / stdev(before) > 6:
+            skipped.append(step)
+        seen.append(loss)
+    return skipped
+
+
+def refused(losses: Sequence[float], guard: LossGuard | None = None) -> list[int]:
+    guard = guard or LossGuard()
+    return [step for step, loss in enumerate(losses) if guard.refusal(step, loss, 1.0)]
+
+
+AT = 300
+CASES = {
+    "nan": ([*falling(3)[:AT], math.nan, *falling(3)[AT + 1 :]], [AT]),
+    "spike": ([*falling(4)[:AT], 7.0, *falling(4)[AT + 1 :]], [AT]),
+    "level shift": ([loss + 1.5 * (step >= AT) for step, loss in enumerate(falling(5))], list(range(AT, AT + 4))),
+    "slow drift": ([loss + 0.004 * max(0, step - AT) for step, loss in enumerate(falling(6))], []),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_refused_steps_are_those_of_the_published_rule(name: str) -> None:
+    losses, expected = CASES[name]
+    assert refused(losses) == skipped_by_definition(losses)
+    if name == "level shift":
+        assert expected[0] in refused(losses)
+        assert set(refused(losses)) <= set(expected)
+    else:
+        assert refused(losses) == expected
+
+
+@pytest.mark.parametrize("noise", [1e-9, 1e-3, 0.1])
+@pytest.mark.parametrize("rise", [0.01, 1.0, 100.0])
+@pytest.mark.parametrize("length", [MIN_LOSSES, WINDOW, 3 * WINDOW])
+def test_a_new_level_of_any_height_is_accepted_before_a_rollback(noise: float, rise: float, length: int) -> None:
+    draw = random.Random(7)
+    losses = [2.0 + draw.gauss(0, noise) for _ in range(length)] + [
+        2.0 + rise + draw.gauss(0, noise) for _ in range(80)
+    ]
+    assert refused(losses) == list(range(length, length + len(refused(losses))))
+    assert len(refused(losses)) < ROLL_BACK_AFTER
+
+
+@pytest.mark.parametrize("level", [0.1, math.log(2), 1e-7, 11.3])
+def test_equal_losses_and_their_rounding_are_no_spikes(level: float) -> None:
+    assert refused([level] * 300) == []
+    assert refused([level * (1 + 1e-7 * (step % 2)) for step in range(300)] + [level * (1 + 4e-7)]) == []
+
+
 def test_no_step_of_fifty_clean_runs_is_refused() -> None:
     for seed in range(50):
-        guard = LossGuard()
-        assert [guard.refusal(loss, 1.0) for loss in falling(seed, 250)] == [None] * 250
+        assert refused(falling(seed, 250)) == []
 
 
-def test_a_spike_is_refused_and_does_not_move_the_bound() -> None:
+def test_where_the_data_changes_the_window_starts_empty() -> None:
     guard = LossGuard(falling(1)[-WINDOW:])
-    for _ in range(MAX_REFUSED):
-        assert guard.refusal(4.5, 1.0) == "loss_spike"
-    assert guard.refusal(3.1, 1.0) is None
+    guard.restart()
+    assert refused([9.0 + loss for loss in falling(2)[-MIN_LOSSES:]], guard) == []
+    assert guard.refusal(0, 30.0, 1.0) == "loss_spike", "and is as strict as before, once it has enough losses"
+
+
+def test_losses_of_damaged_weights_do_not_become_the_usual_ones() -> None:
+    guard = LossGuard(falling(1)[-WINDOW:])
+    for step in range(MAX_REFUSED):
+        assert guard.refusal(step, 4.5, 1.0, WEIGHTS) == "loss_spike"
+    assert guard.refusal(10, 3.1, 1.0) is None
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf])
 def test_a_non_finite_value_is_refused_from_the_first_step(number: float) -> None:
-    assert LossGuard().refusal(number, 1.0) == "loss_not_finite"
-    assert LossGuard().refusal(2.0, number) == "gradient_not_finite"
+    assert LossGuard().refusal(0, number, 1.0) == "loss_not_finite"
+    assert LossGuard().refusal(0, 2.0, number) == "gradient_not_finite"
 
 
-def test_patience_counts_steps_in_a_row() -> None:
+def test_patience_counts_steps_in_a_row_and_the_last_cause_ends_the_run() -> None:
     guard = LossGuard()
     for step in range(3 * MAX_REFUSED):
-        guard.refusal(math.nan if step % 2 else 2.0, 1.0)
-        guard.check_refused(step)
-    for _ in range(MAX_REFUSED):
-        guard.refusal(math.nan, 1.0)
-    with pytest.raises(InputError, match="up to step 99"):
-        guard.check_refused(99)
+        reason = guard.refusal(step, math.nan if step % 2 else 2.0, 1.0)
+        guard.check_refused(step, reason or "", None)
+    for step in range(MAX_REFUSED):
+        guard.refusal(step, math.nan, 1.0)
+    with pytest.raises(InputError, match=r"up to step 99 \(loss_not_finite\): documents. See them."):
+        guard.check_refused(99, "loss_not_finite", DATA)
 
 
 def test_a_guard_resumes_from_its_state() -> None:
     losses = falling(2)
-    one, other = LossGuard(), LossGuard()
-    for loss in losses[:300]:
-        one.refusal(loss, 1.0)
-    one.refusal(math.nan, 1.0)
+    one = LossGuard()
+    refused(losses[:300], one)
+    one.refusal(300, math.nan, 1.0)
     other = LossGuard(**one.state())  # type: ignore[arg-type]
-    assert [one.refusal(x, 1.0) for x in (4.4, 3.0)] == [other.refusal(x, 1.0) for x in (4.4, 3.0)]
+    assert other.trained == 299
+    assert [one.refusal(301, x, 1.0) for x in (4.4, 3.0)] == [other.refusal(301, x, 1.0) for x in (4.4, 3.0)]
     assert one.state() == other.state()

@@ -16,7 +16,15 @@ from tasks.formats.tokens import marks
 from tasks.trainer.config import ModelConfig, TrainSpec
 from tasks.trainer.hooks import Gradient
 from tasks.trainer.integrity import pace
-from tasks.trainer.integrity.corruption import MIN_NORMS, OUTLIER_RATIO, Integrity, hash_of, minority, self_test
+from tasks.trainer.integrity.corruption import (
+    MAX_NORMS,
+    MIN_NORMS,
+    OUTLIER_RATIO,
+    Integrity,
+    hash_of,
+    minority,
+    self_test,
+)
 from tasks.trainer.integrity.pace import RECENT, Pace
 from tasks.trainer.launch import failure
 from tasks.trainer.logs import FAULTS, METRICS, SKIPPED, read_metrics
@@ -238,6 +246,15 @@ def test_a_gradient_is_recomputed_only_on_suspicion(tmp_path: Path) -> None:
     integrity.agreed(len(norms), replica, {}, replica.forward_backward({}))
     assert replica.calls == len(norms) + 1 + 3
     assert faults.lines == []
+
+
+def test_a_new_level_of_norms_becomes_the_usual_one(tmp_path: Path) -> None:
+    replica = Fixed([7] * 300)
+    integrity, _ = alone(tmp_path, replica, 0)
+    norms = [1.0] * MAX_NORMS + [2.0 * OUTLIER_RATIO] * MAX_NORMS
+    doubted = [integrity.doubts(replica.forward_backward({}, norm), False) for norm in norms]
+    assert doubted[MAX_NORMS]
+    assert not any(doubted[3 * MAX_NORMS // 2 + 1 :]), "once most of the window has it"
 
 
 def test_every_bit_changes_the_hash() -> None:
