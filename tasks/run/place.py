@@ -13,7 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from tasks.core.config import Config, nearest
 from tasks.core.errors import RecipeError
 from tasks.run.catalogue import STAGES
-from tasks.run.schedule import Schedule, Timezone
+from tasks.run.schedule import UTC, Schedule, Timezone
 from tasks.trainer.place import CHECK_EVERY, CheckpointLocations, Layout, PreemptionNotice, Timeouts
 
 P = TypeVar("P", bound=Config)
@@ -198,7 +198,7 @@ class Retention(Config):
     schedule: Schedule | None = None
     """Cron expression of the DAG `<recipe>.retention`; None: only on request."""
 
-    timezone: Timezone = "UTC"
+    timezone: Timezone = UTC
     """Time zone of the schedule."""
 
     remove: bool = False

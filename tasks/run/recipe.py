@@ -22,7 +22,7 @@ from tasks.run.catalogue import ASSETS, NEEDS, OPERATIONS, PARTS, SECTIONS, STAG
 from tasks.run.monthly.config import Cycle
 from tasks.run.place import Place
 from tasks.run.recipe_validation import READ, Sections, inconsistencies, with_sources
-from tasks.run.schedule import Schedule, Timezone
+from tasks.run.schedule import UTC, Schedule, Timezone
 from tasks.stages.canary import ARM_SETTINGS, CanaryConfig
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.crawl.config import CrawlConfig
@@ -63,7 +63,7 @@ class Recipe(_Sections):
     schedule: Schedule | None = None
     """Cron expression for the crawl; the later DAGs are triggered by Assets. `[cycle]` has its own instead."""
 
-    timezone: Timezone = "UTC"
+    timezone: Timezone = UTC
     """Time zone of the schedule, by whose clock its versions are named."""
 
     max_bad_share: float = 0.01
@@ -178,7 +178,7 @@ class Recipe(_Sections):
         zones = {"timezone": (self.timezone, self.schedule)}
         zones |= {"place.retention.timezone": (removal.timezone, removal.schedule)} if removal else {}
         for field, (zone, schedule) in zones.items():
-            if zone != "UTC" and schedule is None:
+            if zone != UTC and schedule is None:
                 yield f"{field}: it is the zone of a schedule: set the schedule beside it, or remove it"
 
     def _unwatched(self) -> Iterator[str]:

@@ -11,9 +11,11 @@ from typing import Annotated
 from zoneinfo import ZoneInfo, available_timezones
 
 from croniter import CroniterBadDateError, CroniterError, croniter
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from tasks.core.config import Problems, nearest
+
+UTC = "UTC"
 
 MONTH = "%Y-%m"
 """Version of a run that is due once a month, from its date: 2026-12."""
@@ -87,11 +89,11 @@ Schedule = Annotated[str, AfterValidator(_valid_schedule)]
 ScheduleOrRequest = Annotated[str, AfterValidator(_valid_or_empty)]
 """A schedule; "": only on request."""
 
-Timezone = Annotated[str, AfterValidator(_valid_timezone)]
-"""Name of a time zone in the IANA database."""
+Timezone = Annotated[str, AfterValidator(_valid_timezone), Field(exclude_if=lambda zone: zone == UTC)]
+"""Name of a time zone in the IANA database. Recipes had none before, so the default is not in the text of a recipe."""
 
 
-def version_of(schedule: str, moment: datetime, timezone: str = "UTC") -> str:
+def version_of(schedule: str, moment: datetime, timezone: str = UTC) -> str:
     """Returns the version of the run of a schedule at a moment: its month, or the moment if it is due more often.
 
     Args:

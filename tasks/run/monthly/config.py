@@ -7,7 +7,7 @@ version. These have no schedule of their own then.
 from pydantic import Field
 
 from tasks.core.config import Config
-from tasks.run.schedule import ScheduleOrRequest, Timezone
+from tasks.run.schedule import UTC, ScheduleOrRequest, Timezone
 
 GATED = "tokens"
 """The DAG after which a month may end for want of new tokens."""
@@ -19,7 +19,7 @@ class Cycle(Config):
     schedule: ScheduleOrRequest = "@monthly"
     """Cron expression of the DAG `<recipe>.cycle`; "": only on request."""
 
-    timezone: Timezone = "UTC"
+    timezone: Timezone = UTC
     """Time zone of the schedule, and of the months after which versions are named."""
 
     min_new_tokens: int = Field(default=0, ge=0)

@@ -30,6 +30,7 @@ from tasks.run.monthly.cycle import NOTHING_NEW, too_few
 from tasks.run.monthly.tables import FILE, KIND, PAGE, read_month, tables
 from tasks.run.recipe import Recipe
 from tasks.run.runner import finish
+from tasks.run.schedule import UTC
 from tasks.run.trace.audit import audit
 from tasks.run.tracking import Message, TrackingContext
 from tasks.run.tracking.send import StageRun
@@ -63,7 +64,7 @@ def month_report(store: Store, recipe: Recipe, version: str, tracking: TrackingC
         InputError: nothing was made at the version.
         DriftError: the report exists, and something was made at the version since.
     """
-    settings = (recipe.cycle or Cycle()).model_copy(update={"schedule": ""})
+    settings = (recipe.cycle or Cycle()).model_copy(update={"schedule": "", "timezone": UTC})
     artifacts = chain(store, recipe.name, version)
     address = ArtifactId(f"{recipe.name}/{KIND}", version)
     existing = Artifact.find(store, address)

@@ -62,11 +62,6 @@ def waiting_messages(store: Store) -> int:
     return len(store.list(OUTBOX))
 
 
-def refused_messages(store: Store) -> list[Unsent]:
-    """Returns the messages that were set aside."""
-    return [_unsent(text, reason) for _, text, reason in _refused(store)]
-
-
 def forget_refused(store: Store) -> int:
     """Removes the messages that were set aside; returns their number."""
     paths = store.list(REFUSED)
@@ -86,7 +81,7 @@ def send_messages(store: Store, *, again: bool = False) -> Delivery:
     """
     delivery = Delivery()
     messages = [(path, _text(store, path)) for path in store.list(OUTBOX)]
-    messages += [(path, text) for path, text, _ in _refused(store)] if again else []
+    messages += list(_refused(store)) if again else []
     for path, text in messages:
         if text:
             _send(store, path, text, delivery)
@@ -128,12 +123,11 @@ def _set_aside(store: Store, name: str, text: str, unsent: Unsent) -> None:
     log.warning("MLflow refuses a run, which is set aside; correct the cause, then `python -m tasks sync`: %s", unsent)
 
 
-def _refused(store: Store) -> Iterator[tuple[str, str, str]]:
-    """Yields (path, text of the message, reason) for each message that was set aside."""
+def _refused(store: Store) -> Iterator[tuple[str, str]]:
+    """Yields (path, text of the message) for each message that was set aside."""
     for path in store.list(REFUSED):
         if text := _text(store, path):
-            content = json.loads(text)
-            yield path, content["message"], content["reason"]
+            yield path, json.loads(text)["message"]
 
 
 def _text(store: Store, path: str) -> str:

@@ -2,8 +2,10 @@ from pathlib import Path
 
 import pytest
 
+from tasks.core.config import canonical_json
 from tasks.core.errors import RecipeError
 from tasks.run.catalogue import STAGES
+from tasks.run.monthly.config import Cycle
 from tasks.run.place import KubernetesPlace, expand_all, expand_env
 from tasks.run.recipe import Recipe, find_recipe, recipe_files
 
@@ -148,3 +150,11 @@ def test_models_are_trained_if_the_recipe_configures_them() -> None:
     wanted = recipe.model_copy(update={"classifiers": ClassifiersConfig(train=train)})
     assert wanted.has(STAGES["train_classifiers"])
     assert not wanted.has(STAGES["train_perplexity"])
+
+
+def test_a_time_zone_is_in_the_text_of_a_recipe_only_if_it_is_set() -> None:
+    cycle, in_tokyo = Cycle(), Cycle(timezone="Asia/Tokyo")
+    assert "timezone" not in DEMO.text + canonical_json(cycle), "fingerprints and pods of older releases stay"
+    assert Cycle.model_validate_json(canonical_json(in_tokyo)) == in_tokyo
+    mine = DEMO.override({"schedule": "@daily", "timezone": "Asia/Tokyo"})
+    assert Recipe.from_text(mine.text) == mine

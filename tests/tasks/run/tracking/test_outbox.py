@@ -1,5 +1,6 @@
 """The outbox against a real MLflow server: what is refused for good is set aside, and everything else is sent."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from tasks.core.errors import InputError, StoreError, TransientError
 from tasks.core.store import Store
 from tasks.run.shell import main
 from tasks.run.tracking import Message, TrackingContext, outbox
-from tasks.run.tracking.outbox import REFUSED, keep_message, refused_messages, send_messages, waiting_messages
+from tasks.run.tracking.outbox import REFUSED, keep_message, send_messages, waiting_messages
 from tasks.run.tracking.send import StageRun, is_refusal
 from tests.conftest import run_stage_in
 from tests.tasks.run.toy_stage import ToyConfig
@@ -62,14 +63,15 @@ def test_a_deleted_experiment_is_set_aside_and_sent_when_it_is_restored(
     [refused] = delivery.refused
     assert (refused.experiment, refused.version, refused.stage) == ("deleted", "1", "gone")
     assert "must be in the 'active' state" in refused.reason
-    assert refused_messages(store) == [refused]
+    [path] = store.list(REFUSED)
+    assert json.loads(store.read(path))["reason"] == refused.reason
     assert f"MLflow refuses a run, which is set aside; correct the cause, then `python -m tasks sync`: {refused}" in (
         caplog.messages
     )
     assert send_messages(store).refused == [], "a stage does not try it again"
     held.restore_experiment(experiment)
     assert send_messages(store, again=True).sent == 1
-    assert (sent(server, "deleted"), refused_messages(store)) == ({"gone @1"}, [])
+    assert (sent(server, "deleted"), store.list(REFUSED)) == ({"gone @1"}, [])
 
 
 def test_a_deleted_run_and_a_refused_name_of_a_model_are_set_aside(server: str, artifact: Artifact) -> None:
