@@ -92,6 +92,12 @@ def rank_of(pod: Object) -> int:
     return int(labels.get(INDEX, 0))
 
 
+def _rank_or_name(pod: Object) -> str:
+    """Returns what tells the pods of a gang apart: the rank, or the name of a pod without one."""
+    labels = {**(pod["metadata"].get("labels") or {}), **(pod["metadata"].get("annotations") or {})}
+    return str(labels.get(INDEX) or pod["metadata"]["name"])
+
+
 def restart_of(pod: Object) -> int:
     """Returns the number of the restart that created a pod; 0 for the first start."""
     labels = {**(pod["metadata"].get("annotations") or {}), **(pod["metadata"].get("labels") or {})}
@@ -116,7 +122,7 @@ def current_pods(pods: Iterable[Object], restarts: int = 0) -> list[Object]:
     pods = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
     newest = max((restart_of(pod) for pod in pods), default=0)
     ordered = sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or ""))
-    by_rank = {rank_of(pod): pod for pod in ordered if restart_of(pod) == newest >= restarts}
+    by_rank = {_rank_or_name(pod): pod for pod in ordered if restart_of(pod) == newest >= restarts}
     return list(by_rank.values())
 
 
@@ -125,7 +131,9 @@ def is_held(pod: Object, container: str) -> bool:
 
     The kubelet ends native sidecars (init containers with restartPolicy Always) itself, so these hold no pod.
     """
-    others = [one["name"] for one in pod["spec"].get("containers") or [] if one["name"] != container]
+    listed = (pod.get("spec") or {}).get("containers") or []
+    reported = (pod.get("status") or {}).get("containerStatuses") or []
+    others = {one["name"] for one in [*listed, *reported]} - {container}
     running = any(terminated(pod, other) is None for other in others)
     return running and terminated(pod, container) is not None and not has_ended(pod)
 

@@ -40,7 +40,7 @@ def answer(url: str, body: Any = None, headers: dict[str, str] | None = None) ->
         return 0, ""
 
 
-def until(holds: Any, seconds: float = 150) -> bool:
+def until(holds: Any, seconds: float = 400) -> bool:
     """Waits until `holds()`; returns whether it did."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -123,7 +123,7 @@ def airflow(plan: dict[str, Any], image: Image, seen: dict[str, Any]) -> None:
 
 def ended(command: list[str], env: dict[str, str] | None = None) -> str:
     """Runs a command to its end; returns "" or the end of its output if it failed."""
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=400)
     return (done.stdout + done.stderr)[-1500:] if done.returncode else ""
 
 

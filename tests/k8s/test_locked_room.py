@@ -144,7 +144,7 @@ def room(home, cluster, values, rendered, s3_server):
     }
     (home / "plan.json").write_text(json.dumps(plan))
     program = [sys.executable, "-m", "tests.k8s.locked_room", str(home / "plan.json")]
-    ended = subprocess.run(program, env=env, cwd=K8S.parent, capture_output=True, text=True, timeout=600)
+    ended = subprocess.run(program, env=env, cwd=K8S.parent, capture_output=True, text=True, timeout=1500)
     done = Path(plan["done"])
     return json.loads(done.read_text()) if done.exists() else pytest.fail(ended.stderr[-3000:]), s3_server
 

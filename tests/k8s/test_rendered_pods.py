@@ -341,39 +341,41 @@ LOCAL = '[place.train]\nwhere = "local"\n'
 STARTS_WORK = {"GpuPodOperator", "JobSetOperator", "TrainJobOperator", "DaskSetupOperator", "DaskTeardownOperator"}
 
 
-@pytest.mark.parametrize("template", ["executor.yaml", "executor-git-sync.yaml"])
+PODS_AND_DASK = PLACE.format(template="trainer.yaml")
+
+
 @pytest.mark.parametrize(
-    ("place", "more"),
+    ("place", "template", "on_dask"),
     [
-        (LOCAL, set()),
-        (PLACE.format(template="trainer.yaml"), {"DaskStageOperator"}),
-        (
-            PLACE.format(template="trainer.yaml").replace("nodes = 2", 'nodes = 2\ngang = "trainjob"'),
-            {"DaskStageOperator"},
-        ),
-        (PLACE.partition("[place.dask")[0].format(template="trainer.yaml"), set()),
+        (LOCAL, "executor.yaml", False),
+        (PODS_AND_DASK, "executor-git-sync.yaml", True),
+        (PODS_AND_DASK.replace("nodes = 2", 'nodes = 2\ngang = "trainjob"'), "executor.yaml", True),
+        (PODS_AND_DASK.partition("[place.dask")[0], "executor-git-sync.yaml", False),
     ],
     ids=["local", "pods and dask", "trainjobs and dask", "pods"],
 )
 def test_only_tasks_that_start_pods_or_dask_clusters_get_a_token(
-    place, more, template, recipes, dag_bag, task_pod, rendered
+    place, template, on_dask, recipes, dag_bag, task_pod, rendered
 ):
     """Mapped tasks, too. Without a Dask cluster the parts of `extract`, which parse pages, run in the task's pod."""
+    from airflow.serialization.serialized_objects import DagSerialization
+
     recipes("placed", place)
-    with_token, starting, all_tasks = set(), set(), set()
+    starting = STARTS_WORK | ({"DaskStageOperator"} if on_dask else set())
+    expected, with_token, accounts = set(), set(), set()
     for dag in dag_bag().dags.values():
-        for task in dag.tasks:
-            made = task_pod(template, task.task_id, task.executor_config)
-            account, token = (made["spec"][key] for key in ("serviceAccountName", "automountServiceAccountToken"))
-            assert (account == "airflow-worker") == token, task
-            all_tasks.add(f"{dag.dag_id}.{task.task_id}")
-            with_token |= {f"{dag.dag_id}.{task.task_id}"} if token else set()
-            starting |= {f"{dag.dag_id}.{task.task_id}"} if task.task_type in STARTS_WORK | more else set()
-            there = {(one["kind"], one["metadata"]["name"]) for one in rendered("base")}
-            assert ("ServiceAccount", account) in there
-    assert with_token == starting
-    assert bool(starting) == (place != LOCAL)
-    assert {"placed.crawl.fetch", "placed.corpus.extract"} <= all_tasks
+        # As the scheduler reads it from the database.
+        for task in DagSerialization.from_dict(DagSerialization.to_dict(dag)).tasks:
+            name, spec = f"{dag.dag_id}.{task.task_id}", task_pod(template, task.task_id, task.executor_config)["spec"]
+            accounts.add((spec["serviceAccountName"], spec["automountServiceAccountToken"]))
+            with_token |= {name} if spec["automountServiceAccountToken"] else set()
+            expected |= {name} if task.task_type in starting else set()
+    assert with_token == expected
+    assert ("placed.corpus.extract" in with_token) == on_dask
+    own = {("airflow-worker", True)} if place != LOCAL else set()
+    assert accounts == {("airflow-task", False), ("airflow-crawler", False)} | own
+    there = {one["metadata"]["name"] for one in rendered("base") if one["kind"] == "ServiceAccount"}
+    assert {account for account, _ in accounts} <= there
 
 
 @pytest.mark.parametrize("template", ["executor.yaml", "executor-git-sync.yaml"])
