@@ -229,6 +229,14 @@ def checked(request: ScoringRequest, context: int) -> ScoringRequest:
     return request
 
 
+def finite(value: float, where: str) -> float:
+    """Returns a log-likelihood; raises InputError, which names the text, if it is NaN or infinite."""
+    if not math.isfinite(value):
+        cause = f"{where}: the model gives no finite likelihood ({value})"
+        raise InputError(cause, "its activations overflow: evaluate an earlier checkpoint, or another model")
+    return value
+
+
 def encoded(task: TaskConfig, tokenizer: Tokenizer, eos_id: int, context: int) -> list[EncodedItem]:
     """Returns the items of a task in tokens, each prompt after end-of-text; raises InputError as `read` and `checked`.
 

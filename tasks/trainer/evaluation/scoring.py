@@ -96,7 +96,7 @@ def score_task(task: TaskConfig, label: str, load: Callable[[], Scorer], output:
         The column "item" and the metrics of the task's kind (ITEM_METRICS), each with a value per item, in order.
 
     Raises:
-        InputError: the task cannot be read, or an item cannot be scored.
+        InputError: the task cannot be read, or an item cannot be scored, as when its likelihood is not finite.
     """
     total, scored_items = items.count(task), 0
     names = _part_names(task, label, total)
@@ -193,6 +193,9 @@ def _score_choices(
 
 
 def _write(part: Part, task: TaskConfig, batch: Sequence[TaskItem], scored: Sequence[ItemScore]) -> None:
+    for item, score in zip(batch, scored, strict=True):
+        for value in score.log_p:
+            items.finite(value, f'{item.id} of the task "{task.name}"')
     columns: dict[str, Any] = {"item": [item.id for item in batch]}
     columns |= {name: [score.metrics[name] for score in scored] for name in ITEM_METRICS[task.kind]}
     columns["log_likelihoods"] = pa.array([score.log_p for score in scored], pa.list_(pa.float64()))

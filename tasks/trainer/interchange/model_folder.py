@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import ValidationError
 
 from tasks.core.errors import InputError
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.interchange.chat_template import FILE as CHAT_TEMPLATE
 from tasks.trainer.interchange.huggingface import QWEN3_HEAD, llama_name
-from tasks.trainer.interchange.weights import DTYPES, INDEX, WEIGHTS, StoredTensor, tensors_in
+from tasks.trainer.interchange.weights import DTYPES, INDEX, WEIGHTS, StoredTensor, pieces_of, tensors_in
 
 CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenizer_config.json"
 GENERATION_CONFIG = "generation_config.json"
@@ -56,6 +57,7 @@ _OPTIONAL_SCALING = {"beta_slow", "beta_fast"}
 
 _NOT_WEIGHTS = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
 """Tensors of old checkpoints that `config.json` determines."""
+_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _NAMED = 5
 """Tensors that a message lists."""
 
@@ -248,7 +250,8 @@ def read_tensors(folder: Path, model: FolderModel) -> dict[str, StoredTensor]:
     """Returns the weights of a model by Sluice's name, sorted, after checking names, shapes and dtypes.
 
     Raises:
-        InputError: a file is damaged, or tensors are missing, superfluous, of another shape or of another dtype.
+        InputError: a file is damaged, or tensors are missing, superfluous, of another shape or of another dtype. The
+            head of a model with `tie_word_embeddings` may be there if it equals the embedding, as `transformers` ties it.
     """
     found: dict[str, StoredTensor] = {}
     for path in weight_files(folder):
@@ -259,6 +262,8 @@ def read_tensors(folder: Path, model: FolderModel) -> dict[str, StoredTensor]:
     expected = tensor_shapes(model.shape, model.vocab_size)
     ours = {llama_name(name): name for name in expected}
     found = {name: tensor for name, tensor in found.items() if not _NOT_WEIGHTS.fullmatch(name)}
+    if model.shape.tie_embeddings and _EMBEDDING in found and _HEAD in found:
+        _check_tied(found[_EMBEDDING], found.pop(_HEAD))
     _check_names(folder, ours.keys() - found.keys(), found.keys() - ours.keys())
     for name, tensor in found.items():
         if tensor.shape != expected[ours[name]]:
@@ -277,8 +282,19 @@ def _check_names(folder: Path, missing: set[str], surplus: set[str]) -> None:
         if names
     ]
     if lists:
+        tied = ", or set tie_word_embeddings = true there if the embedding is the head" if _HEAD in missing else ""
+        remedy = f"name a folder whose weights are those that its {CONFIG} describes{tied}"
+        raise InputError(f"{folder} {'; it '.join(lists)}", remedy)
+
+
+def _check_tied(embedding: StoredTensor, head: StoredTensor) -> None:
+    """Raises InputError unless the head has the values of the embedding that config.json says it shares."""
+    readable = embedding.dtype in DTYPES and head.dtype in DTYPES
+    pieces = zip(pieces_of(embedding), pieces_of(head), strict=True) if readable else ()
+    if not readable or embedding.shape != head.shape or not all(np.array_equal(*pair) for pair in pieces):
         raise InputError(
-            f"{folder} {'; it '.join(lists)}", f"name a folder whose weights are those that its {CONFIG} describes"
+            f"{head.path}: {_HEAD} differs from {_EMBEDDING}, and {CONFIG} has tie_word_embeddings = true",
+            f"set it to false if the model has a head of its own, or remove {_HEAD}",
         )
 
 

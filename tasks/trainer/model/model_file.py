@@ -19,6 +19,7 @@ from tasks.formats.tokens.shard import TokenFormat
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.config import InitialSpec, ModelConfig, TrainConfig
 from tasks.trainer.interchange.huggingface import llama_name
+from tasks.trainer.interchange.weights import check_finite
 from tasks.trainer.model.shape import ModelShape
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def load_model(description: Path, weights: Path) -> "tuple[Transformer, dict[str
         weights: path of a `model.safetensors`, with the tensor names of a checkpoint or of the Llama layout.
 
     Raises:
-        InputError: a file is missing or corrupt, or the two do not match.
+        InputError: a file is missing or corrupt, the two do not match, or a weight is not finite.
     """
     from safetensors.torch import load_file
 
@@ -72,6 +73,7 @@ def load_model(description: Path, weights: Path) -> "tuple[Transformer, dict[str
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         cause = f"{weights} and {description} do not match ({' '.join(str(error).split())})"
         raise InputError(cause, f"{MODEL} and {FILE} must come from the same checkpoint artifact") from None
+    check_finite(weights)
     return model.eval(), content
 
 
@@ -143,11 +145,13 @@ def load_initial(load: Callable[[Path], None], initial: InitialSpec) -> None:
     """Verifies the SHA-256 of the weights and calls `load` with their file.
 
     Raises:
-        InputError: the file is missing, differs from its record, or has other tensors than the model.
+        InputError: the file is missing, differs from its record, has other tensors than the model, or a weight that is
+            not finite.
     """
     try:
         if sha256_of_file(initial.file) != initial.sha256:
             raise ValueError("it does not have the sha256 that its record states")
+        check_finite(Path(initial.file))
         load(Path(initial.file))
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         cause = f"{initial.file} of {initial.artifact} cannot be read ({' '.join(str(error).split())})"
