@@ -39,7 +39,7 @@ from tasks.trainer.evaluation.items import TOKENIZER
 from tasks.trainer.evaluation.scoring import decisive, score_tasks
 from tasks.trainer.inference import Scorer
 
-COMMAND, VERSION = "evaluate-model", 1
+COMMAND, VERSION = "evaluate-model", 2
 """Stage and version in the records, and in the fingerprints."""
 KIND = "model_scores"
 """Kind of the artifacts, each with the name of its model as member."""

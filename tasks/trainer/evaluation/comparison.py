@@ -170,8 +170,7 @@ class Contender:
     def load(self, batch_tokens: int) -> Scorer:
         """Loads the model; `batch_tokens` as in `Scorer`. Raises InputError if the files do not match."""
         model, described = model_file.load_model(self.description, self.weights)
-        tokenizer = Tokenizer.from_str(self.tokenizer)
-        return Scorer(model, tokenizer, described["eos_id"], described["seq_len"], batch_tokens)
+        return Scorer.of(model, described, Tokenizer.from_str(self.tokenizer), batch_tokens)
 
 
 def texts_of(shards: ShardSet, tokenizer: str, max_tokens: int) -> dict[str, list[HeldoutText]]:

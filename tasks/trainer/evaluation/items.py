@@ -26,6 +26,8 @@ from tasks.trainer.evaluation.config import TaskConfig
 
 TOKENIZER = "tokenizer.json"
 """File of a tokenizer in its artifact."""
+CUT = "cut"
+"""Column with whether the prompt of an item was longer than the context and cut at its beginning, as lm-eval does."""
 ANSWER, CHOICE = "answer", "choice"
 """Names of the continuous metrics, see `continuous`."""
 

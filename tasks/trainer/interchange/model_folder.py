@@ -19,11 +19,17 @@ from pydantic import ValidationError
 from tasks.core.errors import InputError
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.interchange.chat_template import FILE as CHAT_TEMPLATE
+from tasks.trainer.interchange.chat_template import stated_template
 from tasks.trainer.interchange.huggingface import QWEN3_HEAD, llama_name
 from tasks.trainer.interchange.weights import DTYPES, INDEX, WEIGHTS, StoredTensor, pieces_of, tensors_in
 
 CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenizer_config.json"
 GENERATION_CONFIG = "generation_config.json"
+SOURCE_FILES = (
+    *(CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG, CHAT_TEMPLATE),
+    *("special_tokens_map.json", "added_tokens.json"),
+)
+"""Files that state tokens, chat template and generation; an export of an imported model has them again."""
 STATED = ("README.md", "LICENSE")
 """Files that state a license."""
 ARCHITECTURES = {
@@ -233,7 +239,7 @@ def weight_files(folder: Path) -> list[Path]:
 def read_files(folder: Path) -> list[str]:
     """Returns the names of the files of a folder that are imported or state the origin of the model, sorted."""
     weights = [path.name for path in weight_files(folder)]
-    optional = [name for name in (*STATED, INDEX, CHAT_TEMPLATE, GENERATION_CONFIG) if (folder / name).is_file()]
+    optional = [name for name in (*STATED, INDEX, *SOURCE_FILES) if (folder / name).is_file()]
     return sorted({CONFIG, TOKENIZER, TOKENIZER_CONFIG, *weights, *optional})
 
 
@@ -251,7 +257,7 @@ def read_tensors(folder: Path, model: FolderModel) -> dict[str, StoredTensor]:
 
     Raises:
         InputError: a file is damaged, or tensors are missing, superfluous, of another shape or of another dtype. The
-            head of a model with `tie_word_embeddings` may be there if it equals the embedding, as `transformers` ties it.
+            head of a model with `tie_word_embeddings` is superfluous only if it differs from the embedding.
     """
     found: dict[str, StoredTensor] = {}
     for path in weight_files(folder):
@@ -323,6 +329,30 @@ def tensor_shapes(model: ModelConfig, vocab_size: int) -> dict[str, tuple[int, .
     for layer in range(model.layers):
         shapes |= {f"layers.{layer}.{name}": shape for name, shape in in_layer.items()}
     return shapes
+
+
+def listed_ids(stated: Any) -> list[int]:
+    """Returns the tokens of `eos_token_id`, which is a number, a list or None."""
+    return list(stated) if isinstance(stated, list) else [] if stated is None else [stated]
+
+
+def read_chat_template(folder: Path) -> str:
+    """Returns the chat template of a folder (`chat_template.stated_template`).
+
+    Raises:
+        InputError: a file cannot be read, or has something else than templates.
+    """
+    path = folder / CHAT_TEMPLATE
+    try:
+        file = path.read_text(encoding="utf-8") if path.is_file() else None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({error})", "download it again") from None
+    path = folder / TOKENIZER_CONFIG
+    try:
+        return stated_template(file, read_json(path))
+    except (KeyError, TypeError) as error:
+        remedy = "set it to the text of a template, or remove it"
+        raise InputError(f"{path}: chat_template cannot be read ({error})", remedy) from None
 
 
 def read_origin(folder: Path, content: Mapping[str, Any]) -> Origin:

@@ -103,7 +103,7 @@ def pieces_of(tensor: StoredTensor) -> Iterator[NDArray[np.float32]]:
 
 
 def check_finite(path: Path) -> None:
-    """Raises InputError, with the tensor, if a safetensors file has a value in fp32, bf16 or fp16 that is not finite."""
+    """Raises InputError, with the tensor, if a value of a safetensors file, in one of DTYPES, is not finite."""
     for _, tensor in tensors_in(path):
         if tensor.dtype in DTYPES:
             for _ in pieces_of(tensor):
