@@ -170,10 +170,10 @@ def _describe(
     metrics: list[dict[str, Any]],
 ) -> None:
     tokens = TokenFormat(**{name: examples.summary[name] for name in ("vocab_size", "eos_id", "tokenizer_sha256")})
-    # The length of the packed sequences is not a property of the model: it reads what its base reads.
     of_base = json.loads(base.read(FILE))
-    stop = {*stop_ids(of_base), *ends}
-    model = describe(spec.run.model, tokens, of_base["seq_len"], stop) | {"adapters": config.lora is not None}
+    # It reads what its base reads, whatever the length of packed sequences; or the longest text that it has learned.
+    context, stop = max(of_base["seq_len"], examples.longest), {*stop_ids(of_base), *ends}
+    model = describe(spec.run.model, tokens, context, stop) | {"adapters": config.lora is not None}
     described = {FILE: model, "run.json": _describe_run(config, spec, examples)}
     files = {name: f"{canonical_json(content)}\n".encode() for name, content in described.items()}
     files |= {f"{SOURCE}{name}": content for name, content in source_files(base).items()}
