@@ -43,13 +43,14 @@ from tasks.trainer.interchange.model_folder import (
     TOKENIZER,
     TOKENIZER_CONFIG,
     FolderModel,
-    listed_ids,
     read_chat_template,
+    read_ends,
     read_files,
     read_json,
     read_model,
     read_origin,
     read_tensors,
+    token_content,
 )
 from tasks.trainer.interchange.model_source import ModelFiles, identify, model_files
 from tasks.trainer.interchange.weights import StoredTensor, write_fp32
@@ -214,30 +215,19 @@ def read_tokenizer(folder: Path, model: FolderModel) -> FolderTokenizer:
     end_of_text = _end_of_text(folder, model, vocabulary, special_tokens(tokenizer))
     tokens = TokenFormat(last + 1, vocabulary[end_of_text], sha256_of_file(path))
     stated = read_json(folder / TOKENIZER_CONFIG)
-    begin_of_text, stop = _content(stated.get("bos_token")), _stop(folder, model, tokenizer)
+    begin_of_text, stop = token_content(stated.get("bos_token")), _stop(folder, tokenizer)
     return FolderTokenizer(data, end_of_text, tokens, read_chat_template(folder), begin_of_text, stop)
 
 
-def _stop(folder: Path, model: FolderModel, tokenizer: Tokenizer) -> dict[str, int]:
-    """Returns the tokens that end a generated text, by `generation_config.json`, or else by `config.json`.
-
-    A row of the model that is no token is never generated.
-    """
-    path = folder / GENERATION_CONFIG
-    ids = read_json(path).get("eos_token_id") if path.is_file() else None
-    numbers = listed_ids(model.content.get("eos_token_id") if ids is None else ids)
-    return {name: number for number in numbers if (name := tokenizer.id_to_token(number))}
-
-
-def _content(token: Any) -> str:
-    """Returns the text of a special token in `tokenizer_config.json`, which can be an object; "" if there is none."""
-    return str(token.get("content") or "") if isinstance(token, dict) else str(token or "")
+def _stop(folder: Path, tokenizer: Tokenizer) -> dict[str, int]:
+    """Returns the tokens that end a generated text; a row of the model that is no token is never generated."""
+    return {name: number for number in read_ends(folder) if (name := tokenizer.id_to_token(number))}
 
 
 def _end_of_text(folder: Path, model: FolderModel, vocabulary: Mapping[str, int], special: Sequence[str]) -> str:
     """Returns the end-of-text token that the settings of tokenizer and model name."""
     path = folder / TOKENIZER_CONFIG
-    token = _content(read_json(path).get("eos_token"))
+    token = token_content(read_json(path).get("eos_token"))
     if not token:
         names = ", ".join(special[:10]) or "none"
         raise InputError(f"{path} has no eos_token", f"set it to the token that ends a text; special tokens: {names}")

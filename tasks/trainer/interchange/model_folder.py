@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
+from tokenizers import Tokenizer
 
 from tasks.core.errors import InputError
 from tasks.trainer.config import ModelConfig
@@ -334,6 +335,26 @@ def tensor_shapes(model: ModelConfig, vocab_size: int) -> dict[str, tuple[int, .
 def listed_ids(stated: Any) -> list[int]:
     """Returns the tokens of `eos_token_id`, which is a number, a list or None."""
     return list(stated) if isinstance(stated, list) else [] if stated is None else [stated]
+
+
+def read_ends(folder: Path) -> list[int]:
+    """Returns the tokens that end a generated text, by `generation_config.json`, or else by `config.json`."""
+    path = folder / GENERATION_CONFIG
+    stated = read_json(path).get("eos_token_id") if path.is_file() else None
+    return listed_ids(read_json(folder / CONFIG).get("eos_token_id") if stated is None else stated)
+
+
+def token_content(token: Any) -> str:
+    """Returns the text of a special token in `tokenizer_config.json`, which can be an object; "" if there is none."""
+    return str(token.get("content") or "") if isinstance(token, dict) else str(token or "")
+
+
+def around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns the tokens that a tokenizer puts before a text, and those that it puts after it."""
+    plain = tokenizer.encode("a", add_special_tokens=False).ids
+    whole = tokenizer.encode("a", add_special_tokens=True).ids
+    begin = next(at for at in range(len(whole)) if whole[at : at + len(plain)] == plain)
+    return tuple(whole[:begin]), tuple(whole[begin + len(plain) :])
 
 
 def read_chat_template(folder: Path) -> str:
