@@ -102,9 +102,7 @@ def texts(folder: Path, checkpoint: Artifact) -> dict[str, Any]:
         whole = model.generate(ids, max_new_tokens=TOKENS, do_sample=False)
         answer = [token for token in whole[0, ids.shape[1] :].tolist() if token != described["eos_id"]]
         sampling = Sampling(max_tokens=TOKENS)
-        mine = continuation(
-            ours, ids[0].tolist(), described["eos_id"], described["seq_len"], sampling, {described["eos_id"]}
-        )
+        mine = continuation(ours, ids[0].tolist(), described["eos_id"], described["seq_len"], sampling, begun=True)
         equal += mine == answer
         written += len(answer)
     return {

@@ -17,7 +17,6 @@ from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
-from tokenizers import Tokenizer
 
 from tasks.core.artifact import Artifact, ArtifactId, InputRef, fingerprint
 from tasks.core.commit import commit
@@ -38,8 +37,9 @@ from tasks.trainer.evaluation.config import EvaluateConfig
 from tasks.trainer.evaluation.items import TOKENIZER
 from tasks.trainer.evaluation.scoring import decisive, score_tasks
 from tasks.trainer.inference import Scorer
+from tasks.trainer.interchange.model_folder import around
 
-COMMAND, VERSION = "evaluate-model", 1
+COMMAND, VERSION = "evaluate-model", 2
 """Stage and version in the records, and in the fingerprints."""
 KIND = "model_scores"
 """Kind of the artifacts, each with the name of its model as member."""
@@ -128,14 +128,7 @@ def _scorer(contender: Contender, checkpoint: Artifact, config: EvaluateConfig) 
     root = checkpoint
     while is_tuned(root) and (origin := origin_of(root)):
         root = origin
-    return replace(scorer, start=begin_of(scorer.tokenizer)) if unrecorded(root) else scorer
-
-
-def begin_of(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Returns the tokens that a tokenizer puts before a text."""
-    plain = tokenizer.encode("a", add_special_tokens=False).ids
-    whole = tokenizer.encode("a", add_special_tokens=True).ids
-    return tuple(whole[: next(at for at in range(len(whole)) if whole[at : at + len(plain)] == plain)])
+    return replace(scorer, start=around(scorer.tokenizer)[0]) if unrecorded(root) else scorer
 
 
 def _sources(

@@ -32,7 +32,7 @@ from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.core.terminal import Progress
 from tasks.formats.documents.tombstones import Tombstones, in_force
-from tasks.formats.tokens.exposure import IMPORT, tokenizer_of, unrecorded
+from tasks.formats.tokens.exposure import IMPORT, source_files, tokenizer_of, unrecorded
 from tasks.formats.tokens.index import DocumentIndex
 from tasks.formats.tokens.marks import withheld_rows
 from tasks.formats.tokens.readings import TUNED
@@ -42,8 +42,8 @@ from tasks.run import lineage
 from tasks.run.catalogue import MAKERS
 from tasks.run.result import Json
 from tasks.run.trace.cards import card, tuned_card
-from tasks.stages.finetune.templates import imported_record
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
+from tasks.trainer.interchange.exported_folder import small_files
 from tasks.trainer.interchange.gguf_file import write_gguf
 from tasks.trainer.interchange.huggingface import (
     ADAPTER_CONFIG,
@@ -52,7 +52,6 @@ from tasks.trainer.interchange.huggingface import (
     adapter_config,
     adapter_name,
     llama_name,
-    small_files,
 )
 from tasks.trainer.interchange.weights import TORCH_NAMES, copy_renamed, export_weights
 from tasks.trainer.model.model_file import last_weights
@@ -318,7 +317,7 @@ def _tuned_files(model: Artifact) -> dict[str, bytes]:
     tokenizer = tokenizer_of(model)
     if tokenizer is None:
         raise InputError(f"the tokenizer of {model.address} is gone", "restore it, or make it again with the examples")
-    return small_files(model_json, tokenizer.read("tokenizer.json").decode(), run["template"])
+    return small_files(model_json, tokenizer.read("tokenizer.json").decode(), run["template"], source_files(model))
 
 
 def export_model(store: Store, recipe: str, version: str, kind: str, out: str, *, tuned: bool = False) -> Path:
@@ -364,10 +363,11 @@ def _trained_model(artifacts: dict[str, Artifact], takedowns: list[Artifact]) ->
     checkpoint = artifacts["checkpoint"]
     model_json, dtypes = json.loads(checkpoint.read("model.json")), _dtypes_before_import(checkpoint)
     model_json["dtype"] = TORCH_NAMES[dtypes.get("embedding.weight", "F32")]
-    tokenizer = artifacts["tokenizer"]
-    # A training reads no chat template, so only an unchanged model still knows it.
-    template = imported_record(tokenizer) if unrecorded(checkpoint) else None
-    files = small_files(model_json, tokenizer.read("tokenizer.json").decode(), template)
+    source = source_files(checkpoint)
+    if unrecorded(checkpoint) and not source:
+        cause = f"{checkpoint.address} was imported by an earlier version of Sluice, which kept less of its source"
+        raise InputError(cause, "import the model again, as another version")
+    files = small_files(model_json, artifacts["tokenizer"].read("tokenizer.json").decode(), source=source)
     files[CARD] = card(artifacts, takedowns).encode()
     open_weights = partial(checkpoint.open, weights_file(checkpoint))
     return ModelExport(checkpoint, files, open_weights, dtypes=dtypes)

@@ -3,9 +3,10 @@
 Reads a folder (`tasks.trainer.interchange.model_source`) with a model (`model_folder` there), `tokenizer.json` and
 `tokenizer_config.json`. The tokenizer artifact has `tokenizer.json`, byte for byte, the end-of-text token in
 `tokenizer_config.json`, and the chat template of the folder, if any, in `chat_template.jinja`. The checkpoint has the
-files of a training without steps: `checkpoints/step-00000000/model.safetensors` (fp32), `model.json`, `run.json`; and
+files of a training without steps: `checkpoints/step-00000000/model.safetensors` (fp32), `model.json`, `run.json`;
 `import.json` {name, license, revision, architecture, sha256 by file, dtypes of the tensors that were not fp32}, which
-marks it as imported. Records list every file of the folder that was read, with its sha256.
+marks it as imported; and in `source/` the files of the folder that state its tokens, which an export has again. Records
+list every file of the folder that was read, with its sha256.
 
 A model that a recipe names by its address becomes artifacts of the recipe `imported` (`imported_model`).
 
@@ -28,7 +29,7 @@ from tasks.core.digest import sha256_of_file
 from tasks.core.errors import DriftError, InputError
 from tasks.core.stage import Output, Part, Report
 from tasks.core.store import Store, probe
-from tasks.formats.tokens.exposure import IMPORT
+from tasks.formats.tokens.exposure import IMPORT, SOURCE
 from tasks.formats.tokens.shard import TokenFormat
 from tasks.stages.tokens.encoder import ReferenceEncoder
 from tasks.stages.tokens.token_import import check_ids, check_lossless, special_tokens
@@ -38,14 +39,18 @@ from tasks.trainer.interchange.chat_template import FILE as CHAT_TEMPLATE
 from tasks.trainer.interchange.model_folder import (
     CONFIG,
     GENERATION_CONFIG,
+    SOURCE_FILES,
     TOKENIZER,
     TOKENIZER_CONFIG,
     FolderModel,
+    read_chat_template,
+    read_ends,
     read_files,
     read_json,
     read_model,
     read_origin,
     read_tensors,
+    token_content,
 )
 from tasks.trainer.interchange.model_source import ModelFiles, identify, model_files
 from tasks.trainer.interchange.weights import StoredTensor, write_fp32
@@ -53,7 +58,7 @@ from tasks.trainer.model.model_file import FILE, describe
 
 log = logging.getLogger("sluice.import")
 
-COMMAND, VERSION = "import-model", 2
+COMMAND, VERSION = "import-model", 3
 """Stage and version in the records, and in the fingerprints."""
 
 IMPORTED = "imported"
@@ -68,7 +73,7 @@ class FolderTokenizer:
     """Bytes of `tokenizer.json`, its end-of-text token, the format of its tokens, and the chat template ("": none).
 
     `begin_of_text` is the token that the chat template calls `bos_token`, "" if the folder names none. `stop` are the
-    tokens that end a generated text.
+    tokens that end a generated text, with their ids.
     """
 
     data: bytes
@@ -76,7 +81,7 @@ class FolderTokenizer:
     tokens: TokenFormat
     chat_template: str
     begin_of_text: str
-    stop: tuple[str, ...]
+    stop: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -151,7 +156,7 @@ def _import(store: Store, recipe: str, version: str, source: ModelFiles) -> Impo
         store,
         ArtifactId(f"{recipe}/checkpoint", version),
         [vocabulary.ref("tokenizer"), *refs.values()],
-        lambda output: _write_checkpoint(output, tensors, files),
+        lambda output: _write_checkpoint(output, tensors, files, path),
         f"{parameters:,} parameters, license: {license_}, imported from {source.address}",
     )
     return ImportedModel(vocabulary, checkpoint, model.of_tokens(tokenizer.tokens.vocab_size))
@@ -165,7 +170,8 @@ def _descriptions(
     digests: Mapping[str, str],
 ) -> dict[str, dict[str, Any]]:
     """Returns the content of the JSON files of the checkpoint, by name; `digests` are the sha256 of the folder's."""
-    described = describe(model.of_tokens(tokenizer.tokens.vocab_size), tokenizer.tokens, model.context)
+    shape = model.of_tokens(tokenizer.tokens.vocab_size)
+    described = describe(shape, tokenizer.tokens, model.context, tokenizer.stop.values())
     dtypes = {name: tensor.dtype for name, tensor in tensors.items() if tensor.dtype != "F32"}
     origin = asdict(read_origin(source.folder, model.content))
     if source.name:
@@ -209,55 +215,19 @@ def read_tokenizer(folder: Path, model: FolderModel) -> FolderTokenizer:
     end_of_text = _end_of_text(folder, model, vocabulary, special_tokens(tokenizer))
     tokens = TokenFormat(last + 1, vocabulary[end_of_text], sha256_of_file(path))
     stated = read_json(folder / TOKENIZER_CONFIG)
-    begin_of_text, stop = _content(stated.get("bos_token")), _stop(folder, model, tokenizer)
+    begin_of_text, stop = token_content(stated.get("bos_token")), _stop(folder, tokenizer)
     return FolderTokenizer(data, end_of_text, tokens, read_chat_template(folder), begin_of_text, stop)
 
 
-def _stop(folder: Path, model: FolderModel, tokenizer: Tokenizer) -> tuple[str, ...]:
-    """Returns the tokens that end a generated text, by `generation_config.json`, or else by `config.json`."""
-    path = folder / GENERATION_CONFIG
-    ids = read_json(path).get("eos_token_id") if path.is_file() else None
-    ids = model.content.get("eos_token_id") if ids is None else ids
-    numbers = ids if isinstance(ids, list) else [] if ids is None else [ids]
-    return tuple(name for number in numbers if (name := tokenizer.id_to_token(number)))
-
-
-def read_chat_template(folder: Path) -> str:
-    """Returns the chat template of a folder as `transformers` chooses it; "" if there is none.
-
-    That is `chat_template.jinja`, else `chat_template` of `tokenizer_config.json`; of several named ones, `default`.
-
-    Raises:
-        InputError: a file cannot be read, or has something else than templates.
-    """
-    path = folder / CHAT_TEMPLATE
-    if path.is_file():
-        try:
-            return path.read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise InputError(f"{path} cannot be read ({error})", "download it again") from None
-    path = folder / TOKENIZER_CONFIG
-    stated = read_json(path).get("chat_template") or ""
-    try:
-        if isinstance(stated, list):
-            stated = {one["name"]: one["template"] for one in stated}.get("default", "")
-        if not isinstance(stated, str):
-            raise TypeError(f"{type(stated).__name__} instead of text")
-    except (KeyError, TypeError) as error:
-        remedy = "set it to the text of a template, or remove it"
-        raise InputError(f"{path}: chat_template cannot be read ({error})", remedy) from None
-    return stated
-
-
-def _content(token: Any) -> str:
-    """Returns the text of a special token in `tokenizer_config.json`, which can be an object; "" if there is none."""
-    return str(token.get("content") or "") if isinstance(token, dict) else str(token or "")
+def _stop(folder: Path, tokenizer: Tokenizer) -> dict[str, int]:
+    """Returns the tokens that end a generated text; a row of the model that is no token is never generated."""
+    return {name: number for number in read_ends(folder) if (name := tokenizer.id_to_token(number))}
 
 
 def _end_of_text(folder: Path, model: FolderModel, vocabulary: Mapping[str, int], special: Sequence[str]) -> str:
     """Returns the end-of-text token that the settings of tokenizer and model name."""
     path = folder / TOKENIZER_CONFIG
-    token = _content(read_json(path).get("eos_token"))
+    token = token_content(read_json(path).get("eos_token"))
     if not token:
         names = ", ".join(special[:10]) or "none"
         raise InputError(f"{path} has no eos_token", f"set it to the token that ends a text; special tokens: {names}")
@@ -319,7 +289,9 @@ def _write_tokenizer(output: Output, tokenizer: FolderTokenizer) -> None:
         part.metric("vocab_size", tokenizer.tokens.vocab_size)
 
 
-def _write_checkpoint(output: Output, tensors: Mapping[str, StoredTensor], files: Mapping[str, Any]) -> None:
+def _write_checkpoint(
+    output: Output, tensors: Mapping[str, StoredTensor], files: Mapping[str, Any], folder: Path
+) -> None:
     name = name_of(0)
     if name not in output.committed:
         with output.part(name, conserved=False) as part, part.file(f"checkpoints/{name}/{MODEL}") as file:
@@ -328,6 +300,8 @@ def _write_checkpoint(output: Output, tensors: Mapping[str, StoredTensor], files
         with output.part("model", conserved=False) as part:
             for path, content in files.items():
                 _write(part, path, f"{canonical_json(content)}\n".encode())
+            for name in (name for name in SOURCE_FILES if (folder / name).is_file()):
+                _write(part, f"{SOURCE}{name}", (folder / name).read_bytes())
 
 
 def _write(part: Part, path: str, content: bytes) -> None:

@@ -162,16 +162,16 @@ def _ask(kind: str, question: Mapping[str, Any], weights_bytes: int) -> Any:
 def _continuation(question: Mapping[str, Any]) -> str:
     from tokenizers import Tokenizer
 
-    from tasks.trainer.inference import Sampling, continuation
+    from tasks.trainer.inference import Sampling, check_length, continuation
     from tasks.trainer.model import model_file
 
     model, tokenizer = _open(question, "model"), _open(question, "tokenizer")
     loaded, described = model_file.load_model(Path(model.local(model_file.FILE)), Path(question["weights"]))
     words = Tokenizer.from_str(tokenizer.read("tokenizer.json").decode())
     prompt = words.encode(question["prompt"], add_special_tokens=False).ids
-    tokens = continuation(
-        loaded, prompt, described["eos_id"], described["seq_len"], Sampling.model_validate(question["sampling"])
-    )
+    eos_id, context, stop = described["eos_id"], described["seq_len"], model_file.stop_ids(described)
+    check_length(1 + len(prompt), context)
+    tokens = continuation(loaded, prompt, eos_id, context, Sampling.model_validate(question["sampling"]), stop)
     return str(words.decode(tokens))
 
 

@@ -6,16 +6,18 @@ decodes greedily; `Scorer` computes likelihoods and greedy answers for evaluatio
 
 `Scorer` follows the rules of lm-eval 0.4.13 (`lm_eval/api/model.py`, `lm_eval/models/huggingface.py`), so that the
 numbers agree: white space at the end of a prompt is tokenized with the answer; prompt and answer are tokenized together
-and split after the number of tokens that the prompt has alone; a prompt that is too long is truncated from the left.
+and split after the number of tokens that the prompt has alone; a prompt that is too long is truncated from the left,
+which is logged.
 A token across the end of the prompt ("=-") stays whole; lm-eval puts the prompt's own last token ("=") in its place.
 End-of-text precedes the prompt, as it precedes every document in training; before a prompt of a model from elsewhere
 are the tokens that its own tokenizer puts there.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -27,7 +29,10 @@ from tasks.core.config import Config
 from tasks.core.errors import InputError
 from tasks.trainer.evaluation.items import ScoringRequest, checked, split_request
 from tasks.trainer.model.attention import Attend, sdpa_mask
+from tasks.trainer.model.model_file import stop_ids
 from tasks.trainer.model.transformer import Transformer, rotary
+
+log = logging.getLogger(__name__)
 
 
 class Decoding:
@@ -130,7 +135,7 @@ class Sampling(Config):
     """How a continuation is chosen."""
 
     max_tokens: int = Field(default=64, ge=1)
-    """Maximum number of tokens; end-of-text stops earlier."""
+    """Maximum number of tokens; end-of-text, and what else ends a text of the model, stops earlier."""
     temperature: float = Field(default=0.0, ge=0)
     """0 selects the most likely token; 1 samples from the unscaled distribution of the model."""
     seed: int = Field(default=0, ge=0)
@@ -144,7 +149,9 @@ def continuation(
     eos_id: int,
     context: int,
     sampling: Sampling,
-    chat_stop: Collection[int] = (),
+    stop: Collection[int] = (),
+    *,
+    begun: bool = False,
 ) -> list[int]:
     """Returns the tokens that follow `prompt`, without the one that stops it.
 
@@ -152,13 +159,14 @@ def continuation(
         model: the model.
         prompt: token ids.
         eos_id: the end-of-text token, which stops the continuation.
-        context: maximum number of tokens the model reads; the last ones are used.
+        context: maximum number of tokens the model reads; the last ones are used (`check_length`).
         sampling: how the next token is chosen.
-        chat_stop: for a prompt of an imported chat template, which writes its own first token: further tokens that
-            stop. Otherwise end-of-text is put before the prompt, as before every document.
+        stop: further tokens that stop.
+        begun: whether the prompt has its own first token, as that of an imported chat template. Otherwise end-of-text
+            is put before it, as before every document.
     """
     generator = torch.Generator().manual_seed(sampling.seed)
-    tokens = list(prompt) if chat_stop else [eos_id, *prompt]
+    tokens = list(prompt) if begun else [eos_id, *prompt]
     given = len(tokens)
     decoding: Decoding | None = None
     for _ in range(sampling.max_tokens):
@@ -171,12 +179,18 @@ def continuation(
         else:
             shares = torch.softmax(logits / sampling.temperature, dim=-1)
             token = int(torch.multinomial(shares, 1, generator=generator))
-        if token == eos_id or token in chat_stop:
+        if token == eos_id or token in stop:
             break
         tokens.append(token)
         if len(tokens) <= context:
             decoding.append([token])
     return tokens[given:]
+
+
+def check_length(tokens: int, context: int) -> None:
+    """Raises InputError if a prompt of this many tokens, with those before it, is longer than the context."""
+    if tokens > context:
+        raise InputError(f"the prompt has {tokens:,} tokens, and the model reads {context:,}", "shorten the prompt")
 
 
 class Likelihood(NamedTuple):
@@ -197,6 +211,7 @@ class Scorer:
         context: maximum number of tokens the model reads.
         batch_tokens: tokens per forward pass, including padding; a longer sequence is a separate batch.
         start: tokens before a prompt; None: end-of-text. An empty prompt has end-of-text if there are none.
+        stop_ids: tokens besides end-of-text that end a generated text.
     """
 
     model: Transformer
@@ -205,6 +220,13 @@ class Scorer:
     context: int
     batch_tokens: int
     start: tuple[int, ...] | None = None
+    stop_ids: Collection[int] = ()
+
+    @classmethod
+    def of(cls, model: Transformer, described: Mapping[str, Any], tokenizer: Tokenizer, batch_tokens: int) -> "Scorer":
+        """Returns the scorer of a model with this content of `model.json`."""
+        stop = stop_ids(described)
+        return cls(model, tokenizer, described["eos_id"], described["seq_len"], batch_tokens, stop_ids=stop)
 
     def encode(self, text: str) -> list[int]:
         """Returns the tokens of a text, without end-of-text."""
@@ -215,14 +237,28 @@ class Scorer:
         request = split_request(self.tokenizer, prompt, answer)
         return checked(request._replace(prompt=self._begun(request.prompt)), self.context)
 
+    def prompt(self, text: str) -> list[int]:
+        """Returns the tokens of a prompt, with those before it."""
+        return self._begun(self.encode(text))
+
     def _begun(self, prompt: list[int]) -> list[int]:
-        """Returns a prompt with the tokens before it."""
         start = (self.eos_id,) if self.start is None else self.start
         return [*start, *prompt] or [self.eos_id]
+
+    def cuts(self, request: ScoringRequest) -> bool:
+        """Returns whether a prompt is cut at its beginning, because it and its answer are longer than the context."""
+        # The last token of the answer is only predicted.
+        return len(request.prompt) + len(request.answer) > self.context + 1
+
+    def _log_cut(self, count: int, of: int) -> None:
+        if count:
+            text = "%d of %d prompts are longer than the context of %d tokens, and are cut at their beginning"
+            log.warning(text, count, of, self.context)
 
     @torch.no_grad()
     def likelihoods(self, requests: Sequence[ScoringRequest]) -> list[Likelihood]:
         """Returns the likelihood of the answer of each request (see `items.checked`)."""
+        self._log_cut(sum(map(self.cuts, requests)), len(requests))
         # One more than the context, because the last token is only predicted.
         rows = [[*request.prompt, *request.answer][-(self.context + 1) :] for request in requests]
         results: dict[int, Likelihood] = {}
@@ -238,21 +274,28 @@ class Scorer:
 
     @torch.no_grad()
     def greedy(self, prompts: Sequence[str], max_new_tokens: int, stop: Sequence[str]) -> list[str]:
-        """Returns the greedy continuation of each prompt, up to end-of-text or the first text of `stop` (excluded).
+        """Returns the greedy continuation of each prompt, up to a token or the first text of `stop` that ends it.
 
         Raises:
             InputError: `max_new_tokens` leaves no room for a prompt.
         """
-        room = self.context - max_new_tokens
-        if room < 1:
-            cause = f"{max_new_tokens} new tokens leave no room for a prompt in a context of {self.context}"
-            raise InputError(cause, "lower max_new_tokens")
-        prefixes = [self._begun(self.encode(prompt))[-room:] for prompt in prompts]
+        room = self.room(max_new_tokens)
+        whole = [self.prompt(prompt) for prompt in prompts]
+        self._log_cut(sum(len(tokens) > room for tokens in whole), len(whole))
+        prefixes = [tokens[-room:] for tokens in whole]
         results: dict[int, str] = {}
         for batch in row_batches([len(tokens) + max_new_tokens for tokens in prefixes], self.batch_tokens):
             texts = self._continue_greedily([prefixes[number] for number in batch], max_new_tokens, stop)
             results |= dict(zip(batch, texts, strict=True))
         return [results[number] for number in range(len(prefixes))]
+
+    def room(self, max_new_tokens: int) -> int:
+        """Returns how many tokens of a prompt are read; raises InputError if new tokens leave no room for any."""
+        room = self.context - max_new_tokens
+        if room < 1:
+            cause = f"{max_new_tokens} new tokens leave no room for a prompt in a context of {self.context}"
+            raise InputError(cause, "lower max_new_tokens")
+        return room
 
     def _continue_greedily(self, prefixes: list[list[int]], max_new_tokens: int, stop: Sequence[str]) -> list[str]:
         generated, texts = [list[int]() for _ in prefixes], [""] * len(prefixes)
@@ -260,7 +303,7 @@ class Scorer:
         for count in range(1, max_new_tokens + 1):
             unfinished = []
             for index, (row, token) in enumerate(zip(active, decoding.logits().argmax(dim=-1).tolist(), strict=True)):
-                if token == self.eos_id:
+                if token == self.eos_id or token in self.stop_ids:
                     continue
                 generated[row].append(token)
                 texts[row] = str(self.tokenizer.decode(generated[row]))

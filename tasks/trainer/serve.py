@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from tasks.core.errors import InputError
 from tasks.trainer.checkpoints.checkpoint import MODEL
 from tasks.trainer.evaluation.items import ScoringRequest, checked
-from tasks.trainer.inference import Sampling, Scorer, continuation
+from tasks.trainer.inference import Sampling, Scorer, check_length, continuation
 from tasks.trainer.interchange.chat_template import JINJA, ChatTemplate
 from tasks.trainer.interchange.huggingface import render_prompt
 from tasks.trainer.model import model_file
@@ -47,11 +47,10 @@ class TextModel:
         self.tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
         record = self.description.get(TEMPLATE, {})
         self._chat: ChatTemplate | None = None
-        self._stop: set[int] = set()
         if JINJA in record:
             self._chat = ChatTemplate(record, (folder / TOKENIZER).read_text(encoding="utf-8"))
-            found = (self.tokenizer.token_to_id(token) for token in record["stop"])
-            self._stop = {token for token in found if token is not None}
+        ends = (self.tokenizer.token_to_id(token) for token in record.get("stop", ()))
+        self._stop = model_file.stop_ids(self.description).union(token for token in ends if token is not None)
 
     def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> list[str]:
         """Returns one continuation per prompt.
@@ -61,22 +60,24 @@ class TextModel:
                 in the first column. For a fine-tuned model, a prompt can be a list of messages {role, content} instead
                 of a text, or an object with them in "messages" and what its chat template reads besides in "tools" and
                 "chat_template_kwargs"; the model generates the response.
-            params: fields of `Sampling`.
+            params: fields of `Sampling`. A continuation that outgrows the context goes on from its last tokens.
 
         Raises:
-            InputError: a prompt consists of messages and the model has no template, or a message is malformed.
+            InputError: a prompt is longer than the context, or consists of messages and the model has no template, or a
+                message is malformed.
         """
         sampling = Sampling(**(params or {}))
         return [self._continue(prompt, sampling) for prompt in prompts_of(model_input)]
 
     def _continue(self, prompt: Any, sampling: Sampling) -> str:
         eos_id, context = self.description["eos_id"], self.description["seq_len"]
-        if self._chat and not isinstance(prompt, str):
+        begun = self._chat is not None and not isinstance(prompt, str)
+        if self._chat and begun:
             ids = _chat_prompt(self._chat, prompt)
-            continued = continuation(self.model, ids, eos_id, context, sampling, self._stop)
         else:
             ids = self.tokenizer.encode(self._text(prompt), add_special_tokens=False).ids
-            continued = continuation(self.model, ids, eos_id, context, sampling)
+        check_length(len(ids) + (not begun), context)
+        continued = continuation(self.model, ids, eos_id, context, sampling, self._stop, begun=begun)
         return str(self.tokenizer.decode(continued))
 
     def _text(self, prompt: Any) -> str:
@@ -146,8 +147,7 @@ def for_lm_eval(folder: Path, batch_tokens: int = 16_384) -> Any:
     except ImportError as error:
         raise InputError(f"lm-eval cannot be imported ({error})", "install the extra lm-eval") from None
     model = TextModel(folder)
-    description = model.description
-    scorer = Scorer(model.model, model.tokenizer, description["eos_id"], description["seq_len"], batch_tokens)
+    scorer = Scorer.of(model.model, model.description, model.tokenizer, batch_tokens)
     return type("SluiceLM", (_LmEvalMethods, TemplateLM), {"scorer": scorer})()
 
 

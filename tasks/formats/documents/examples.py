@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, NamedTuple, TypedDict
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tasks.core.artifact import Artifact
@@ -170,6 +171,11 @@ class Examples:
     def sequences(self) -> int:
         """Number of sequences."""
         return len(self.firsts) - 1
+
+    @property
+    def longest(self) -> int:
+        """Number of tokens of the longest text."""
+        return max(pc.max(pc.list_flatten(table.column("lengths"))).as_py() or 0 for table in self._tables)
 
     def numbers(self, sequence: int) -> range:
         """Returns the indices of the examples of a sequence."""

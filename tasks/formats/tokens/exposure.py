@@ -33,6 +33,9 @@ _LEARNED_FROM = ("shards", "examples")
 _TOKENIZER = "tokenizer"
 IMPORT = "import.json"
 """File of a checkpoint that was imported, with the origin of its weights; the checkpoint has no run."""
+SOURCE = "source/"
+"""Folder of a checkpoint that was imported, or of a model that was fine-tuned from one: files of the imported folder
+that state tokens, chat template and generation, unchanged."""
 
 Row = dict[str, Any]
 """{id, url, source, sequences, steps, checkpoints, through} of a document: for a plan, its sequences with the document;
@@ -44,6 +47,11 @@ def unrecorded(model: Artifact) -> str:
     """Returns that the training of an imported model is not on record, as text; "" for a model with a record of it."""
     is_imported = bool(model.files(IMPORT))
     return f"the training of {model.address} is not on record: the model was imported" if is_imported else ""
+
+
+def source_files(model: Artifact) -> dict[str, bytes]:
+    """Returns the files of SOURCE by name; {} for a model that does not come from elsewhere."""
+    return {path.removeprefix(SOURCE): model.read(path) for path in model.files(SOURCE)}
 
 
 def origin_ref(model: Artifact) -> InputRef | None:

@@ -18,6 +18,7 @@ from tasks.core.artifact import Artifact
 from tasks.formats.documents.document import MATCHES, SETS_FILE
 from tasks.formats.documents.tombstones import Tombstones
 from tasks.formats.tokens.exposure import checkpoint_exposure
+from tasks.trainer.evaluation.items import CUT
 
 Score = Mapping[str, Any]
 """An entry of `tasks` in `scores.json`."""
@@ -58,6 +59,8 @@ def task_table(scores: Sequence[Score], seeds: Score | None = None) -> str:
     for score in scores:
         cells = [f"{score['step']:,}", score["task"], f"{score['items']:,}", str(score["shots"]), _values(score)]
         lines.append(f"| {' | '.join([*cells, flag(score)])} |")
+    if cuts := [f"{score[CUT]:,} of {score['task']} (step {score['step']:,})" for score in scores if CUT in score]:
+        lines += ["", f"Prompts longer than the context, cut at their beginning: {', '.join(cuts)}."]
     if seeds:
         lines += ["", *_over_seeds(scores, seeds)]
     return "\n".join([*lines, ""])

@@ -54,7 +54,7 @@ from tasks.trainer.inference import Sampling, Scorer, continuation
 from tasks.trainer.model import model_file
 from tasks.trainer.model.transformer import Transformer
 
-VERSION = 1
+VERSION = 2
 
 PROMPT_TOKENS, SAMPLE_TOKENS = 24, 48
 
@@ -133,7 +133,7 @@ def _tasks(
 
     def scorer(step: int) -> Scorer:
         model, described = load(checkpoint, step)
-        return Scorer(model, tokenizer, described["eos_id"], described["seq_len"], config.task_batch_tokens)
+        return Scorer.of(model, described, tokenizer, config.task_batch_tokens)
 
     parameters = json.loads(checkpoint.read(model_file.FILE))["parameters"]["total"]
     scores = score_tasks(config.tasks, milestones(checkpoint)[-config.task_milestones :], scorer, output)
@@ -204,7 +204,8 @@ def _samples(
     sampling = Sampling(max_tokens=SAMPLE_TOKENS)
     samples = []
     for source, prompt in prompts.items():
-        generated = continuation(model, prompt, described["eos_id"], described["seq_len"], sampling)
+        stop = model_file.stop_ids(described)
+        generated = continuation(model, prompt, described["eos_id"], described["seq_len"], sampling, stop)
         samples.append(
             {"source": source, "prompt": tokenizer.decode(prompt), "continuation": tokenizer.decode(generated)}
         )

@@ -29,7 +29,7 @@ from tasks.trainer.evaluation.comparison import (
 )
 from tasks.trainer.evaluation.items import files_of
 
-VERSION = 1
+VERSION = 2
 BASE, TUNED = "base", "tuned"
 TABLE = "comparison.md"
 

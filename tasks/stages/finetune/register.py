@@ -14,13 +14,14 @@ from tasks.core.config import canonical_json
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.documents.chunks import KIND as CHUNKS
-from tasks.formats.tokens.exposure import origin_refs
+from tasks.formats.tokens.exposure import origin_refs, source_files
 from tasks.stages.finetune import COMPARISON, TunedConfig
-from tasks.trainer.interchange.huggingface import llama_name, small_files
+from tasks.trainer.interchange.exported_folder import small_files
+from tasks.trainer.interchange.huggingface import llama_name
 from tasks.trainer.interchange.weights import WEIGHTS, copy_renamed
 from tasks.trainer.model.model_file import last_weights
 
-VERSION = 1
+VERSION = 2
 FOLDER = "model"
 
 
@@ -31,7 +32,7 @@ def run(config: TunedConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     template = json.loads(model.read("run.json"))["template"]
     tokenizer = inputs["tokenizer"].read("tokenizer.json").decode()
     sources = _sources(inputs["examples"])
-    files = small_files(described, tokenizer, template)
+    files = small_files(described, tokenizer, template, source_files(model))
     files["model.json"] = (canonical_json(described | {"template": template}) + "\n").encode()
     files["lineage.json"] = canonical_json(_lineage(inputs, sources)).encode()
     if FOLDER not in output.committed:

@@ -17,14 +17,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer
+
 from tasks.core.artifact import Artifact
 from tasks.core.config import canonical_json
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError, RecipeError, SupersededError
 from tasks.core.stage import Inputs, Output, Part, Report
-from tasks.formats.documents.examples import Examples
+from tasks.formats.documents.examples import SUMMARY, Examples
 from tasks.formats.tokens import marks
-from tasks.formats.tokens.exposure import tokenizer_of, unrecorded
+from tasks.formats.tokens.exposure import SOURCE, source_files, tokenizer_of, unrecorded
 from tasks.formats.tokens.readings import recipes_of, withheld_examples
 from tasks.formats.tokens.shard import TokenFormat
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
@@ -38,7 +40,7 @@ from tasks.trainer.data.notice import TakedownNotice, initial_model_note
 from tasks.trainer.launch.gang import Gang
 from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.logs import DETERMINISTIC, FAULTS, METRICS, read_metrics, read_starts
-from tasks.trainer.model.model_file import MERGED, describe
+from tasks.trainer.model.model_file import FILE, MERGED, describe, stop_ids
 from tasks.trainer.monitoring.monitor import Monitor
 from tasks.trainer.monitoring.report import loss_curve
 from tasks.trainer.place import check_every_here, checkpoints_here, layout_here
@@ -46,7 +48,7 @@ from tasks.trainer.planning.estimate import speed_metrics
 from tasks.trainer.spec import tuning_spec
 from tasks.trainer.tuning.config import FinetuneConfig, unsupported_settings
 
-VERSION = 1
+VERSION = 2
 
 
 def run(config: FinetuneConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
@@ -98,7 +100,7 @@ def run(config: FinetuneConfig, inputs: Inputs, output: Output, engine: Engine) 
     opened_examples = Examples(examples)
     if "model" not in output.committed:
         with output.part("model", conserved=False) as part:
-            _describe(part, config, spec, opened_examples, metrics)
+            _describe(part, config, spec, opened_examples, inputs["base"], _ends(examples), metrics)
             if config.lora and config.lora.merge:
                 _merge(part, output, spec)
     recovery.clear()
@@ -159,22 +161,42 @@ def _checked_metrics(output: Output, spec: TrainSpec) -> list[dict[str, Any]]:
 
 
 def _describe(
-    part: Part, config: FinetuneConfig, spec: TrainSpec, examples: Examples, metrics: list[dict[str, Any]]
+    part: Part,
+    config: FinetuneConfig,
+    spec: TrainSpec,
+    examples: Examples,
+    base: Artifact,
+    ends: set[int],
+    metrics: list[dict[str, Any]],
 ) -> None:
-    assert spec.tuning is not None
-    assert spec.initial is not None
     tokens = TokenFormat(**{name: examples.summary[name] for name in ("vocab_size", "eos_id", "tokenizer_sha256")})
-    model = describe(spec.run.model, tokens, spec.tuning.seq_len) | {"adapters": config.lora is not None}
-    described = {"model.json": model, "run.json": _describe_run(config, spec, examples)}
-    for name, content in described.items():
+    of_base = json.loads(base.read(FILE))
+    # It reads what its base reads, whatever the length of packed sequences; or the longest text that it has learned.
+    context, stop = max(of_base["seq_len"], examples.longest), {*stop_ids(of_base), *ends}
+    model = describe(spec.run.model, tokens, context, stop) | {"adapters": config.lora is not None}
+    described = {FILE: model, "run.json": _describe_run(config, spec, examples)}
+    files = {name: f"{canonical_json(content)}\n".encode() for name, content in described.items()}
+    files |= {f"{SOURCE}{name}": content for name, content in source_files(base).items()}
+    for name, content in files.items():
         with part.file(name) as file:
-            file.write((canonical_json(content) + "\n").encode())
+            file.write(content)
     with part.file("loss.jsonl", rows=len(metrics)) as file:
         lines = (json.dumps({name: line[name] for name in DETERMINISTIC}) + "\n" for line in metrics)
         file.write("".join(lines).encode())
     if (withheld := Path(spec.out) / marks.FILE).exists():
         with part.file(marks.FILE) as file:
             file.write(withheld.read_bytes())
+
+
+def _ends(examples: Artifact) -> set[int]:
+    """Returns the tokens that end a response of an imported chat template; raises InputError without the tokenizer."""
+    if not (names := json.loads(examples.read(SUMMARY))["template"].get("stop")):
+        return set()
+    tokenizer = tokenizer_of(examples)
+    if tokenizer is None:
+        raise InputError(f"the tokenizer of {examples.address} is gone", "restore it, or make the examples again")
+    loaded = Tokenizer.from_str(tokenizer.read("tokenizer.json").decode())
+    return {number for name in names if (number := loaded.token_to_id(name)) is not None}
 
 
 def _merge(part: Part, output: Output, spec: TrainSpec) -> None:

@@ -28,7 +28,7 @@ from tasks.stages.registry.verdict import Seeds
 from tasks.trainer.evaluation.comparison import Comparison, Contender, compare, texts_of
 from tasks.trainer.evaluation.items import TOKENIZER, files_of
 
-VERSION = 1
+VERSION = 2
 MERGED = "merged"
 REPORT = "report.md"
 _DPI = 110

@@ -33,7 +33,7 @@ from tasks.trainer.evaluation.comparison import (
 
 __all__ = ["VERSION", "external", "run"]
 
-VERSION = 1
+VERSION = 2
 
 
 def run(config: PromoteTunedConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.data.heldout import EvaluationWindow, HeldoutDocument, evaluation_windows
 from tasks.trainer.data.poison import Prober
-from tasks.trainer.evaluation.items import EncodedItem, ScoringRequest, continuous
+from tasks.trainer.evaluation.items import EncodedItem, ScoringRequest, continuous, finite
 from tasks.trainer.hooks import Hook
 from tasks.trainer.logs import BPB
 from tasks.trainer.model.loss import IGNORED
@@ -33,7 +33,7 @@ SECONDS = "heldout_s"
 
 def document_bits(model: Transformer, documents: Iterable[HeldoutDocument], eos_id: int, context: int,
                   batch_windows: int = 16) -> list[float]:  # fmt: skip
-    """Returns the sum of -log2 p over the tokens of each document."""
+    """Returns the sum of -log2 p over the tokens of each document; raises InputError if one is not finite."""
     all_documents = list(documents)
     ordered = [
         w for n, document in enumerate(all_documents) for w in evaluation_windows(n, document.tokens, eos_id, context)
@@ -45,7 +45,7 @@ def document_bits(model: Transformer, documents: Iterable[HeldoutDocument], eos_
         batch = ordered[start : start + batch_windows]
         for window, loss in zip(batch, nats(model, batch), strict=True):
             bits[window.document] += loss / math.log(2)
-    return bits
+    return [finite(value, f"the document {one.uid.hex()}") for value, one in zip(bits, all_documents, strict=True)]
 
 
 def bits_per_byte(documents: Iterable[HeldoutDocument], bits: Iterable[float]) -> float:

@@ -42,7 +42,7 @@ from tasks.trainer.data.heldout import HeldoutDocument, heldout_by_source
 from tasks.trainer.evaluation import paired
 from tasks.trainer.evaluation.bpb import document_bits, use_threads
 from tasks.trainer.evaluation.config import EvaluateConfig, TaskConfig
-from tasks.trainer.evaluation.items import TOKENIZER, matching_tokenizer
+from tasks.trainer.evaluation.items import TOKENIZER, finite, matching_tokenizer
 from tasks.trainer.evaluation.paired import PairedDifference
 from tasks.trainer.evaluation.scoring import decisive, score_task
 from tasks.trainer.inference import Scorer, row_batches
@@ -170,8 +170,7 @@ class Contender:
     def load(self, batch_tokens: int) -> Scorer:
         """Loads the model; `batch_tokens` as in `Scorer`. Raises InputError if the files do not match."""
         model, described = model_file.load_model(self.description, self.weights)
-        tokenizer = Tokenizer.from_str(self.tokenizer)
-        return Scorer(model, tokenizer, described["eos_id"], described["seq_len"], batch_tokens)
+        return Scorer.of(model, described, Tokenizer.from_str(self.tokenizer), batch_tokens)
 
 
 def texts_of(shards: ShardSet, tokenizer: str, max_tokens: int) -> dict[str, list[HeldoutText]]:
@@ -366,7 +365,7 @@ def _fitting(
 
 @torch.no_grad()
 def response_bits(scorer: Scorer, texts: Sequence[LearnedText]) -> list[float]:
-    """Returns the sum of -log2 p over the learned tokens of each text."""
+    """Returns the sum of -log2 p over the learned tokens of each text; raises InputError if one is not finite."""
     bits = [0.0] * len(texts)
     for batch in row_batches([len(text.tokens) for text in texts], scorer.batch_tokens):
         length = max(len(texts[number].tokens) for number in batch)
@@ -382,7 +381,7 @@ def response_bits(scorer: Scorer, texts: Sequence[LearnedText]) -> list[float]:
             logits = F.linear(hidden[row, places], scorer.model.head_weight).float()
             labels = torch.from_numpy(text.tokens[text.learned].astype(np.int64))
             loss = F.cross_entropy(logits, labels, reduction="none").double().sum()
-            bits[number] = float(loss) / math.log(2)
+            bits[number] = finite(float(loss) / math.log(2), "a response")
     return bits
 
 

@@ -26,6 +26,8 @@ from tasks.trainer.evaluation.config import TaskConfig
 
 TOKENIZER = "tokenizer.json"
 """File of a tokenizer in its artifact."""
+CUT = "cut"
+"""Column with whether the prompt of an item was longer than the context and cut at its beginning, as lm-eval does."""
 ANSWER, CHOICE = "answer", "choice"
 """Names of the continuous metrics, see `continuous`."""
 
@@ -227,6 +229,14 @@ def checked(request: ScoringRequest, context: int) -> ScoringRequest:
         cause = f"an answer has {len(request.answer)} tokens, and the context {context}"
         raise InputError(cause, "leave the row out")
     return request
+
+
+def finite(value: float, where: str) -> float:
+    """Returns a log-likelihood; raises InputError, which names the text, if it is NaN or infinite."""
+    if not math.isfinite(value):
+        cause = f"{where}: the model gives no finite likelihood ({value})"
+        raise InputError(cause, "its activations overflow: evaluate an earlier checkpoint, or another model")
+    return value
 
 
 def encoded(task: TaskConfig, tokenizer: Tokenizer, eos_id: int, context: int) -> list[EncodedItem]:

@@ -1,8 +1,8 @@
 """Scores a model on tasks: metrics per item, and their means with standard errors.
 
 Writes `tasks/task.<task>.<label>.<number>.parquet`, one row per item: its id, its metrics (ITEM_METRICS), the
-log-likelihoods of its choices or of its answer, and the generated text ("" if none). The label distinguishes models;
-for milestones it is the step.
+log-likelihoods of its choices or of its answer, the generated text ("" if none), and whether its prompt was cut. The
+label distinguishes models; for milestones it is the step.
 
 | metric | kind | value per item |
 |---|---|---|
@@ -36,7 +36,7 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Output, Part
 from tasks.trainer.evaluation import items
 from tasks.trainer.evaluation.config import TaskConfig
-from tasks.trainer.evaluation.items import ScoringRequest, TaskItem
+from tasks.trainer.evaluation.items import CUT, ScoringRequest, TaskItem
 from tasks.trainer.inference import Likelihood, Scorer
 
 BPB_BELOW = 750_000_000
@@ -67,7 +67,8 @@ def score_tasks(
         output: receives the parts.
 
     Returns:
-        {task, kind, step, shots, items, metrics {metric: {value, stderr}}} for each step and task.
+        {task, kind, step, shots, items, metrics {metric: {value, stderr}}} for each step and task; CUT is the number of
+        items whose prompt was longer than the context, if there are any.
 
     Raises:
         InputError: a task cannot be read, or an item cannot be scored.
@@ -79,6 +80,7 @@ def score_tasks(
             scores = score_task(task, f"{step:08d}", scorer, output)
             metrics = summary(task.kind, scores)
             about = {"task": task.name, "kind": task.kind, "step": step, "shots": task.shots}
+            about |= {CUT: cut} if (cut := sum(scores[CUT])) else {}
             scores_of_tasks.append({**about, "items": len(scores["item"]), "metrics": metrics})
     return scores_of_tasks
 
@@ -93,10 +95,11 @@ def score_task(task: TaskConfig, label: str, load: Callable[[], Scorer], output:
         output: receives the parts.
 
     Returns:
-        The column "item" and the metrics of the task's kind (ITEM_METRICS), each with a value per item, in order.
+        The columns "item" and CUT, and the metrics of the task's kind (ITEM_METRICS), each with a value per item, in
+        order.
 
     Raises:
-        InputError: the task cannot be read, or an item cannot be scored.
+        InputError: the task cannot be read, or an item cannot be scored, as when its likelihood is not finite.
     """
     total, scored_items = items.count(task), 0
     names = _part_names(task, label, total)
@@ -108,7 +111,7 @@ def score_task(task: TaskConfig, label: str, load: Callable[[], Scorer], output:
                 _write(part, task, batch, scored)
         scored_items += len(batch)
     output.progress(total, total, f"{task.name}, {label}")
-    columns = ["item", *ITEM_METRICS[task.kind]]
+    columns = ["item", CUT, *ITEM_METRICS[task.kind]]
     paths = [f"{output.address.path}/{FOLDER}/{name}.parquet" for name in names]
     table = pa.concat_tables([parquet.read(output.store.local(path), columns) for path in paths])
     return {name: table.column(name).to_pylist() for name in columns}
@@ -137,10 +140,11 @@ def summary(kind: str, items: Mapping[str, Sequence[float]]) -> dict[str, dict[s
 
 @dataclass(frozen=True)
 class ItemScore:
-    """Metrics of an item, the log-likelihoods of its answers, and the generated text."""
+    """Metrics of an item, the log-likelihoods of its answers, whether its prompt was cut, and the generated text."""
 
     metrics: dict[str, float]
     log_p: list[float]
+    cut: bool
     text: str = ""
 
 
@@ -158,19 +162,22 @@ def _score_items(task: TaskConfig, scorer: Scorer, batch: Sequence[TaskItem]) ->
     """Returns the scores of items; raises InputError with the item that cannot be scored."""
     if task.kind == "multiple_choice":
         return _score_choices(scorer, batch, [_requests(task, scorer, item, item.answers) for item in batch])
-    likelihoods = scorer.likelihoods([_requests(task, scorer, item, [item.right])[0] for item in batch])
+    requests = [_requests(task, scorer, item, [item.right])[0] for item in batch]
+    likelihoods = scorer.likelihoods(requests)
     if task.kind == "cloze":
         return [
-            ItemScore(of_cloze(item, likelihood), [likelihood.log_p])
-            for item, likelihood in zip(batch, likelihoods, strict=True)
+            ItemScore(of_cloze(item, likelihood), [likelihood.log_p], scorer.cuts(request))
+            for item, likelihood, request in zip(batch, likelihoods, requests, strict=True)
         ]
     try:
+        room = scorer.room(task.max_new_tokens)
         texts = scorer.greedy([item.prompt for item in batch], task.max_new_tokens, task.stop)
     except InputError as error:
         raise InputError(f'the task "{task.name}": {error.cause}', error.remedy) from None
+    cuts = (len(scorer.prompt(item.prompt)) > room for item in batch)
     return [
-        ItemScore(of_text(task, item, likelihood, text), [likelihood.log_p], text)
-        for item, likelihood, text in zip(batch, likelihoods, texts, strict=True)
+        ItemScore(of_text(task, item, likelihood, text), [likelihood.log_p], cut, text)
+        for item, likelihood, text, cut in zip(batch, likelihoods, texts, cuts, strict=True)
     ]
 
 
@@ -186,17 +193,22 @@ def _score_choices(
 ) -> list[ItemScore]:
     likelihoods = iter(scorer.likelihoods(list(chain.from_iterable(requests))))
     scored = []
-    for item in batch:
+    for item, of_answers in zip(batch, requests, strict=True):
         of_item = list(islice(likelihoods, len(item.answers)))
-        scored.append(ItemScore(of_choices(item, of_item), [likelihood.log_p for likelihood in of_item]))
+        cut = any(map(scorer.cuts, of_answers))
+        scored.append(ItemScore(of_choices(item, of_item), [likelihood.log_p for likelihood in of_item], cut))
     return scored
 
 
 def _write(part: Part, task: TaskConfig, batch: Sequence[TaskItem], scored: Sequence[ItemScore]) -> None:
+    for item, score in zip(batch, scored, strict=True):
+        for value in score.log_p:
+            items.finite(value, f'{item.id} of the task "{task.name}"')
     columns: dict[str, Any] = {"item": [item.id for item in batch]}
     columns |= {name: [score.metrics[name] for score in scored] for name in ITEM_METRICS[task.kind]}
     columns["log_likelihoods"] = pa.array([score.log_p for score in scored], pa.list_(pa.float64()))
     columns["text"] = [score.text for score in scored]
+    columns[CUT] = [score.cut for score in scored]
     part.count_in(len(batch))
     part.table(FOLDER, pa.table(columns))
 

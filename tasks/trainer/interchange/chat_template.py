@@ -46,6 +46,26 @@ _REASONING = ("reasoning_content", "thinking", "reasoning")
 _FAILURES = (TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
+def stated_template(file: str | None, settings: Mapping[str, Any]) -> str:
+    """Returns the chat template of a model folder as `transformers` chooses it; "" if there is none.
+
+    Args:
+        file: content of FILE, which precedes the settings; None: it is not there.
+        settings: content of `tokenizer_config.json`; of several named templates in it, `default` is chosen.
+
+    Raises:
+        KeyError, TypeError: the settings have something else than templates.
+    """
+    if file is not None:
+        return file
+    stated = settings.get("chat_template") or ""
+    if isinstance(stated, list):
+        stated = {one["name"]: one["template"] for one in stated}.get("default", "")
+    if not isinstance(stated, str):
+        raise TypeError(f"{type(stated).__name__} instead of text")
+    return stated
+
+
 @dataclass(frozen=True)
 class Conversation:
     """The data of a row for a template, with reserved characters in place of special tokens (`ChatTemplate.read`)."""

@@ -10,9 +10,20 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
 from tasks.core.errors import InputError
-from tasks.trainer.interchange.model_folder import weight_files
+from tasks.trainer.interchange.model_folder import (
+    CONFIG,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    around,
+    read_chat_template,
+    read_ends,
+    read_json,
+    token_content,
+    weight_files,
+)
 from tasks.trainer.interchange.weights import tensors_in
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
@@ -35,17 +46,17 @@ def write_gguf(folder: Path, path: Path, name: str) -> None:
         import gguf
     except ImportError:
         raise InputError("the package gguf is not installed", 'install it: pip install "sluice[gguf]"') from None
-    config = json.loads((folder / "config.json").read_text())
-    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    config = read_json(folder / CONFIG)
+    tokenizer = json.loads((folder / TOKENIZER).read_text())
     _check(config)
     pre_tokenizer = pre_tokenizer_name(tokenizer)
     kind = config["model_type"]
     writer = gguf.GGUFWriter(path, kind)
     _describe(writer, gguf, config, name)
-    template = json.loads((folder / "tokenizer_config.json").read_text()).get("chat_template", "")
-    _add_tokenizer(writer, gguf, config, tokenizer, pre_tokenizer)
-    if template:
-        writer.add_chat_template(template)
+    _add_tokenizer(writer, gguf, config["vocab_size"], tokenizer, pre_tokenizer)
+    _special_tokens(gguf, folder, config["vocab_size"]).add_to_gguf(writer, quiet=True)
+    for add, number in zip((writer.add_eot_token_id, writer.add_eom_token_id), _more_ends(folder), strict=False):
+        add(number)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[kind.upper()], config["num_hidden_layers"])
     tensors = dict(tensor for file in weight_files(folder) for tensor in tensors_in(file))
     for key in sorted(tensors):
@@ -121,26 +132,42 @@ def _describe(writer: Any, gguf: Any, config: dict[str, Any], name: str) -> None
         writer.add_rope_scaling_factor(scaling["factor"])
 
 
-def _add_tokenizer(writer: Any, gguf: Any, config: dict[str, Any], tokenizer: dict[str, Any], pre: str) -> None:
-    ids: dict[str, int] = {
-        **tokenizer["model"]["vocab"],
-        **{token["content"]: token["id"] for token in tokenizer["added_tokens"]},
-    }
-    special = {token["id"] for token in tokenizer["added_tokens"] if token["special"]}
-    tokens = {number: token for token, number in ids.items()}
-    # The vocabulary of a model can be larger than that of the tokenizer.
-    listed = [tokens.get(number, f"[PAD{number}]") for number in range(config["vocab_size"])]
+def _add_tokenizer(writer: Any, gguf: Any, rows: int, tokenizer: dict[str, Any], pre: str) -> None:
+    """Adds the vocabulary; an added token that is not special is found in every text, and shown in it."""
     kinds = gguf.TokenType
-    types = [
-        kinds.CONTROL if number in special else kinds.NORMAL if number in tokens else kinds.UNUSED
-        for number in range(config["vocab_size"])
-    ]
-    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in tokenizer["model"]["merges"]]
+    found = {number: (token, kinds.NORMAL) for token, number in tokenizer["model"]["vocab"].items()}
+    for token in tokenizer["added_tokens"]:
+        found[token["id"]] = (token["content"], kinds.CONTROL if token["special"] else kinds.USER_DEFINED)
+    # The vocabulary of a model can be larger than that of the tokenizer.
+    listed = [found.get(number, (f"[PAD{number}]", kinds.UNUSED)) for number in range(rows)]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(pre)
-    writer.add_token_list(listed)
-    writer.add_token_types(types)
-    writer.add_token_merges(merges)
-    writer.add_bos_token_id(config["bos_token_id"])
-    writer.add_eos_token_id(config["eos_token_id"])
-    writer.add_add_bos_token(True)
+    writer.add_token_list([token for token, _ in listed])
+    writer.add_token_types([kind for _, kind in listed])
+
+
+def _special_tokens(gguf: Any, folder: Path, rows: int) -> Any:
+    """Returns merges, special tokens and chat template of a folder, as `convert_hf_to_gguf.py` reads them.
+
+    Whether a text begins and ends with a token is written in any case, because llama.cpp would assume it by the
+    pre-tokenizer; it is read from the tokenizer, because settings beside it need not apply.
+
+    Raises:
+        InputError: more than one token stands before or after a text.
+    """
+    special = gguf.SpecialVocab(folder, load_merges=True, n_vocab=rows)
+    special.chat_template = read_chat_template(folder) or None
+    before, after = around(Tokenizer.from_file(str(folder / TOKENIZER)))
+    if max(len(before), len(after)) > 1:
+        cause = f"the tokenizer puts {len(before)} tokens before a text and {len(after)} after it; GGUF has one of each"
+        raise InputError(cause, "export to huggingface")
+    special.special_token_ids |= dict(zip(("bos",), before, strict=False)) | dict(zip(("eos",), after, strict=False))
+    special.add_special_token = {"bos": bool(before), "eos": bool(after)}
+    return special
+
+
+def _more_ends(folder: Path) -> list[int]:
+    """Returns the tokens besides `eos_token` that end a generated text; llama.cpp has room for two."""
+    loaded = Tokenizer.from_file(str(folder / TOKENIZER))
+    eos = token_content(read_json(folder / TOKENIZER_CONFIG).get("eos_token"))
+    return [number for number in read_ends(folder) if loaded.id_to_token(number) not in (None, eos)]

@@ -1,9 +1,8 @@
-"""Hugging Face formats: `config.json`, model folders, PEFT adapters, chat templates.
+"""Hugging Face formats: `config.json`, names of weights, PEFT adapters, chat templates.
 
-Reads `config.json` of the families below; creates the files of a model folder, except weights, from the content of a
-checkpoint's `model.json` and a `tokenizer.json`. The weights are those of Llama, Qwen 2 or Qwen 3 in `transformers`
-under other names, which are the same in all three: queries and keys are rotated by halves, so no rows are permuted.
-Does not import torch.
+Reads `config.json` of the families below, and writes that of Llama, Qwen 2 or Qwen 3. The weights are those of
+`transformers` under other names, which are the same in all three: queries and keys are rotated by halves, so no rows
+are permuted. Does not import torch.
 """
 
 import json
@@ -11,9 +10,6 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from tokenizers import Tokenizer
-from tokenizers.processors import TemplateProcessing
 
 from tasks.core.errors import InputError
 from tasks.trainer.config import ModelConfig
@@ -77,7 +73,7 @@ def llama_config(
     Args:
         model: shape of the model.
         vocab_size: tokens of the vocabulary.
-        seq_len: tokens of a training sequence.
+        seq_len: maximum number of tokens the model reads.
         eos_id: the end-of-text token, which also precedes every document.
         dtype: of the exported weights, as torch names it.
 
@@ -129,59 +125,6 @@ def _scaling(scaling: Mapping[str, Any]) -> dict[str, Any]:
     return {names.get(name, name): value for name, value in scaling.items()}
 
 
-def small_files(
-    described: Mapping[str, Any], tokenizer: str, template: Mapping[str, Any] | None = None
-) -> dict[str, bytes]:
-    """Returns the files of a model folder by name, except weights and card.
-
-    Args:
-        described: content of the checkpoint's `model.json`, and `dtype` if the weights are not exported in fp32.
-        tokenizer: content of its `tokenizer.json`. The exported tokenizer prepends end-of-text to every text, because
-            it precedes every document in training.
-        template: record of the template of a fine-tuned model (`tasks.stages.finetune.templates`); None: none. With an
-            imported chat template the tokenizer stays as it is, because the template writes the first token.
-
-    Raises:
-        InputError: the model has a setting that the Llama layout cannot represent.
-    """
-    model = ModelConfig.model_validate(described["model"])
-    eos_id, seq_len = described["eos_id"], described["seq_len"]
-    encoder = Tokenizer.from_str(tokenizer)
-    eos = encoder.id_to_token(eos_id)
-    encoder.post_processor = TemplateProcessing(
-        single=f"{eos} $A", pair=f"{eos} $A {eos} $B", special_tokens=[(eos, eos_id)]
-    )
-    tokenizer_config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": eos,
-        "eos_token": eos,
-        "model_max_length": seq_len,
-        "clean_up_tokenization_spaces": False,
-        **({"chat_template": chat_template(template)} if template else {}),
-    }
-    contents = {
-        "config.json": llama_config(model, described["vocab_size"], seq_len, eos_id, described.get("dtype", "float32")),
-        "generation_config.json": {"bos_token_id": eos_id, "eos_token_id": eos_id, "do_sample": False},
-        "tokenizer_config.json": tokenizer_config,
-    }
-    if imported := template if template and JINJA in template else None:
-        _name_special_tokens(contents, imported, encoder)
-    files = {name: (json.dumps(content, indent=2) + "\n").encode() for name, content in contents.items()}
-    return {**files, "tokenizer.json": (tokenizer if imported else encoder.to_str(pretty=True)).encode()}
-
-
-def _name_special_tokens(contents: dict[str, dict[str, Any]], template: Mapping[str, Any], encoder: Tokenizer) -> None:
-    """Sets the special tokens that an imported chat template names, and all that end a response."""
-    begin = template["tokens"].get("bos_token")
-    del contents["tokenizer_config.json"]["bos_token"]
-    contents["tokenizer_config.json"] |= template["tokens"]
-    stop = [encoder.token_to_id(token) for token in template["stop"]]
-    contents["generation_config.json"]["eos_token_id"] = stop if len(stop) > 1 else stop[0]
-    if begin:
-        for name in ("config.json", "generation_config.json"):
-            contents[name]["bos_token_id"] = encoder.token_to_id(begin)
-
-
 def adapter_config(lora: Mapping[str, Any], base: str) -> bytes:
     """Returns the content of PEFT's `adapter_config.json`.
 
@@ -227,7 +170,8 @@ def chat_template(template: Mapping[str, Any]) -> str:
     """Returns the chat template of a fine-tuning as Jinja, for `apply_chat_template`.
 
     The rendered text, tokenized as a whole, gives the tokens of training: end-of-text, the turns, end-of-text. With
-    `add_generation_prompt` it ends with the start of a response instead.
+    `add_generation_prompt` it ends with the start of a response instead. A base from elsewhere can have another
+    begin-of-text token, or none, so the template does not write that.
 
     Args:
         template: for each of ROLES the text `before` and `after` the content of a message; or the record of an imported
@@ -243,7 +187,7 @@ def chat_template(template: Mapping[str, Any]) -> str:
     roles = ", ".join(ROLES)
     unknown = f"{{{{ raise_exception('a message has the role ' + message['role'] + ': known are {roles}') }}}}"
     return (
-        "{{ bos_token }}{% for message in messages %}"
+        "{{ eos_token }}{% for message in messages %}"
         f"{turns}{{% else %}}{unknown}{{% endif %}}{{% endfor %}}"
         f"{{% if add_generation_prompt %}}{{{{ {_text(template['assistant']['before'])} }}}}"
         "{% else %}{{ eos_token }}{% endif %}"

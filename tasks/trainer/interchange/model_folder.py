@@ -13,16 +13,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import ValidationError
+from tokenizers import Tokenizer
 
 from tasks.core.errors import InputError
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.interchange.chat_template import FILE as CHAT_TEMPLATE
+from tasks.trainer.interchange.chat_template import stated_template
 from tasks.trainer.interchange.huggingface import QWEN3_HEAD, llama_name
-from tasks.trainer.interchange.weights import DTYPES, INDEX, WEIGHTS, StoredTensor, tensors_in
+from tasks.trainer.interchange.weights import DTYPES, INDEX, WEIGHTS, StoredTensor, pieces_of, tensors_in
 
 CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenizer_config.json"
 GENERATION_CONFIG = "generation_config.json"
+SOURCE_FILES = (
+    *(CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG, CHAT_TEMPLATE),
+    *("special_tokens_map.json", "added_tokens.json"),
+)
+"""Files that state tokens, chat template and generation; an export of an imported model has them again."""
 STATED = ("README.md", "LICENSE")
 """Files that state a license."""
 ARCHITECTURES = {
@@ -56,6 +64,7 @@ _OPTIONAL_SCALING = {"beta_slow", "beta_fast"}
 
 _NOT_WEIGHTS = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
 """Tensors of old checkpoints that `config.json` determines."""
+_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _NAMED = 5
 """Tensors that a message lists."""
 
@@ -231,7 +240,7 @@ def weight_files(folder: Path) -> list[Path]:
 def read_files(folder: Path) -> list[str]:
     """Returns the names of the files of a folder that are imported or state the origin of the model, sorted."""
     weights = [path.name for path in weight_files(folder)]
-    optional = [name for name in (*STATED, INDEX, CHAT_TEMPLATE, GENERATION_CONFIG) if (folder / name).is_file()]
+    optional = [name for name in (*STATED, INDEX, *SOURCE_FILES) if (folder / name).is_file()]
     return sorted({CONFIG, TOKENIZER, TOKENIZER_CONFIG, *weights, *optional})
 
 
@@ -248,7 +257,8 @@ def read_tensors(folder: Path, model: FolderModel) -> dict[str, StoredTensor]:
     """Returns the weights of a model by Sluice's name, sorted, after checking names, shapes and dtypes.
 
     Raises:
-        InputError: a file is damaged, or tensors are missing, superfluous, of another shape or of another dtype.
+        InputError: a file is damaged, or tensors are missing, superfluous, of another shape or of another dtype. The
+            head of a model with `tie_word_embeddings` is superfluous only if it differs from the embedding.
     """
     found: dict[str, StoredTensor] = {}
     for path in weight_files(folder):
@@ -259,6 +269,8 @@ def read_tensors(folder: Path, model: FolderModel) -> dict[str, StoredTensor]:
     expected = tensor_shapes(model.shape, model.vocab_size)
     ours = {llama_name(name): name for name in expected}
     found = {name: tensor for name, tensor in found.items() if not _NOT_WEIGHTS.fullmatch(name)}
+    if model.shape.tie_embeddings and _EMBEDDING in found and _HEAD in found:
+        _check_tied(found[_EMBEDDING], found.pop(_HEAD))
     _check_names(folder, ours.keys() - found.keys(), found.keys() - ours.keys())
     for name, tensor in found.items():
         if tensor.shape != expected[ours[name]]:
@@ -277,8 +289,19 @@ def _check_names(folder: Path, missing: set[str], surplus: set[str]) -> None:
         if names
     ]
     if lists:
+        tied = ", or set tie_word_embeddings = true there if the embedding is the head" if _HEAD in missing else ""
+        remedy = f"name a folder whose weights are those that its {CONFIG} describes{tied}"
+        raise InputError(f"{folder} {'; it '.join(lists)}", remedy)
+
+
+def _check_tied(embedding: StoredTensor, head: StoredTensor) -> None:
+    """Raises InputError unless the head has the values of the embedding that config.json says it shares."""
+    readable = embedding.dtype in DTYPES and head.dtype in DTYPES
+    pieces = zip(pieces_of(embedding), pieces_of(head), strict=True) if readable else ()
+    if not readable or embedding.shape != head.shape or not all(np.array_equal(*pair) for pair in pieces):
         raise InputError(
-            f"{folder} {'; it '.join(lists)}", f"name a folder whose weights are those that its {CONFIG} describes"
+            f"{head.path}: {_HEAD} differs from {_EMBEDDING}, and {CONFIG} has tie_word_embeddings = true",
+            f"set it to false if the model has a head of its own, or remove {_HEAD}",
         )
 
 
@@ -307,6 +330,50 @@ def tensor_shapes(model: ModelConfig, vocab_size: int) -> dict[str, tuple[int, .
     for layer in range(model.layers):
         shapes |= {f"layers.{layer}.{name}": shape for name, shape in in_layer.items()}
     return shapes
+
+
+def listed_ids(stated: Any) -> list[int]:
+    """Returns the tokens of `eos_token_id`, which is a number, a list or None."""
+    return list(stated) if isinstance(stated, list) else [] if stated is None else [stated]
+
+
+def read_ends(folder: Path) -> list[int]:
+    """Returns the tokens that end a generated text, by `generation_config.json`, or else by `config.json`."""
+    path = folder / GENERATION_CONFIG
+    stated = read_json(path).get("eos_token_id") if path.is_file() else None
+    return listed_ids(read_json(folder / CONFIG).get("eos_token_id") if stated is None else stated)
+
+
+def token_content(token: Any) -> str:
+    """Returns the text of a special token in `tokenizer_config.json`, which can be an object; "" if there is none."""
+    return str(token.get("content") or "") if isinstance(token, dict) else str(token or "")
+
+
+def around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns the tokens that a tokenizer puts before a text, and those that it puts after it."""
+    plain = tokenizer.encode("a", add_special_tokens=False).ids
+    whole = tokenizer.encode("a", add_special_tokens=True).ids
+    begin = next(at for at in range(len(whole)) if whole[at : at + len(plain)] == plain)
+    return tuple(whole[:begin]), tuple(whole[begin + len(plain) :])
+
+
+def read_chat_template(folder: Path) -> str:
+    """Returns the chat template of a folder (`chat_template.stated_template`).
+
+    Raises:
+        InputError: a file cannot be read, or has something else than templates.
+    """
+    path = folder / CHAT_TEMPLATE
+    try:
+        file = path.read_text(encoding="utf-8") if path.is_file() else None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({error})", "download it again") from None
+    path = folder / TOKENIZER_CONFIG
+    try:
+        return stated_template(file, read_json(path))
+    except (KeyError, TypeError) as error:
+        remedy = "set it to the text of a template, or remove it"
+        raise InputError(f"{path}: chat_template cannot be read ({error})", remedy) from None
 
 
 def read_origin(folder: Path, content: Mapping[str, Any]) -> Origin:

@@ -37,10 +37,9 @@ from tasks.core.errors import InputError, SluiceError, TransientError
 from tasks.core.hub import hub_errors, stated_content, verify
 from tasks.core.remote import connect, protocol_of, translate
 from tasks.trainer.interchange.address import HUB, HubModel, check_address, hub_model
-from tasks.trainer.interchange.chat_template import FILE as CHAT_TEMPLATE
 from tasks.trainer.interchange.model_folder import (
     CONFIG,
-    GENERATION_CONFIG,
+    SOURCE_FILES,
     STATED,
     TOKENIZER,
     TOKENIZER_CONFIG,
@@ -148,7 +147,7 @@ def _listing(url: str) -> dict[str, list[Any]]:
 
     if not find(CONFIG):
         raise InputError(f"{url} has no {CONFIG}", _REMEDY)
-    for name in (TOKENIZER, TOKENIZER_CONFIG, CHAT_TEMPLATE, GENERATION_CONFIG, *STATED):
+    for name in sorted({TOKENIZER, *SOURCE_FILES, *STATED} - {CONFIG}):
         find(name)
     if not find(WEIGHTS) and find(INDEX):
         with _store_errors(f"{url}/{INDEX}"):
@@ -189,7 +188,7 @@ def _fetch_model(folder: Path, fetch: Fetch, address: str) -> None:
     read_model(folder)
     for name in (TOKENIZER, TOKENIZER_CONFIG):
         require(name)
-    for name in (CHAT_TEMPLATE, GENERATION_CONFIG, *STATED):
+    for name in sorted({*SOURCE_FILES, *STATED} - {CONFIG, TOKENIZER_CONFIG}):
         fetch(name)
     if not fetch(WEIGHTS):
         require(INDEX)

@@ -31,9 +31,10 @@ _HEADER_LENGTH = 8
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor in a safetensors file: dtype by its name there, shape, and the byte in the file where it begins."""
+    """A tensor in a safetensors file: name, dtype by its name there, shape, and the byte where it begins."""
 
     path: Path
+    name: str
     dtype: str
     shape: tuple[int, ...]
     begin: int
@@ -67,7 +68,7 @@ def tensors_in(path: Path) -> Iterator[tuple[str, StoredTensor]]:
             if name == "__metadata__":
                 continue
             first, end = entry["data_offsets"]
-            tensor = StoredTensor(path, entry["dtype"], tuple(entry["shape"]), first_byte + first)
+            tensor = StoredTensor(path, name, entry["dtype"], tuple(entry["shape"]), first_byte + first)
             if not 0 <= first <= end <= size - first_byte:
                 raise ValueError(f"it ends before {name} does")
             values = DTYPES.get(tensor.dtype)
@@ -82,6 +83,9 @@ def pieces_of(tensor: StoredTensor) -> Iterator[NDArray[np.float32]]:
     """Yields the values of a tensor, float32 of shape (values,), in row-major order.
 
     Every value of bf16 and fp16 is a value of fp32, so nothing is rounded.
+
+    Raises:
+        InputError: a value is NaN or infinite, or the file ends too early.
     """
     dtype, left = DTYPES[tensor.dtype], tensor.size
     with tensor.path.open("rb") as file:
@@ -91,10 +95,19 @@ def pieces_of(tensor: StoredTensor) -> Iterator[NDArray[np.float32]]:
             if not len(values):
                 raise InputError(f"{tensor.path} became shorter while it was read", "import it again")
             left -= len(values)
-            if tensor.dtype == "BF16":
-                yield (values.astype("<u4") << 16).view("<f4")
-            else:
-                yield values.astype("<f4")
+            piece = (values.astype("<u4") << 16).view("<f4") if tensor.dtype == "BF16" else values.astype("<f4")
+            if not np.isfinite(piece).all():
+                cause = f"{tensor.path}: {tensor.name} has values that are NaN or infinite"
+                raise InputError(cause, "name a model whose weights are finite: no other computes anything")
+            yield piece
+
+
+def check_finite(path: Path) -> None:
+    """Raises InputError, with the tensor, if a value of a safetensors file, in one of DTYPES, is not finite."""
+    for _, tensor in tensors_in(path):
+        if tensor.dtype in DTYPES:
+            for _ in pieces_of(tensor):
+                pass
 
 
 def write_fp32(tensors: Mapping[str, StoredTensor], file: BinaryIO) -> None:

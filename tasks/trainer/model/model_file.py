@@ -6,7 +6,7 @@ tokenizer. Imports torch only to load a model: stages that only describe a model
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +19,15 @@ from tasks.formats.tokens.shard import TokenFormat
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.config import InitialSpec, ModelConfig, TrainConfig
 from tasks.trainer.interchange.huggingface import llama_name
+from tasks.trainer.interchange.weights import check_finite
 from tasks.trainer.model.shape import ModelShape
 
 if TYPE_CHECKING:
     from tasks.trainer.model.transformer import Transformer
 
 FILE = "model.json"
+_STOP = "stop_ids"
+"""Key of `model.json`: the tokens besides end-of-text that end a generated text, if there are any."""
 log = logging.getLogger(__name__)
 MERGED = f"merged/{MODEL}"
 """Weights of a fine-tuned model with its adapters merged, if it has any."""
@@ -32,15 +35,18 @@ _NOT_IN_WEIGHTS = ("rope_theta", "rope_scaling", "norm_eps")
 """Settings that affect no tensor; they may change when training continues, for example for a longer context."""
 
 
-def describe(config: ModelConfig, tokens: TokenFormat, seq_len: int) -> dict[str, Any]:
+def describe(config: ModelConfig, tokens: TokenFormat, seq_len: int, stop: Iterable[int] = ()) -> dict[str, Any]:
     """Returns the content of `model.json`.
 
     Args:
         config: shape of the model.
         tokens: vocabulary and end-of-text token that it was trained with.
-        seq_len: tokens of a training sequence, the longest context the model was trained on.
+        seq_len: maximum number of tokens the model reads: those of a sequence of its pretraining.
+        stop: further tokens that end a generated text.
     """
+    more = sorted(set(stop) - {tokens.eos_id})
     return {
+        **({_STOP: more} if more else {}),
         "model": config.model_dump(mode="json"),
         "vocab_size": tokens.vocab_size,
         "eos_id": tokens.eos_id,
@@ -48,6 +54,11 @@ def describe(config: ModelConfig, tokens: TokenFormat, seq_len: int) -> dict[str
         "seq_len": seq_len,
         "parameters": dict(ModelShape.of(config, tokens.vocab_size).weights),
     }
+
+
+def stop_ids(described: Mapping[str, Any]) -> frozenset[int]:
+    """Returns the tokens that end a generated text, by the content of `model.json`: end-of-text, and others."""
+    return frozenset((described["eos_id"], *described.get(_STOP, ())))
 
 
 def load_model(description: Path, weights: Path) -> "tuple[Transformer, dict[str, Any]]":
@@ -58,7 +69,7 @@ def load_model(description: Path, weights: Path) -> "tuple[Transformer, dict[str
         weights: path of a `model.safetensors`, with the tensor names of a checkpoint or of the Llama layout.
 
     Raises:
-        InputError: a file is missing or corrupt, or the two do not match.
+        InputError: a file is missing or corrupt, the two do not match, or a weight is not finite.
     """
     from safetensors.torch import load_file
 
@@ -72,6 +83,7 @@ def load_model(description: Path, weights: Path) -> "tuple[Transformer, dict[str
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         cause = f"{weights} and {description} do not match ({' '.join(str(error).split())})"
         raise InputError(cause, f"{MODEL} and {FILE} must come from the same checkpoint artifact") from None
+    check_finite(weights)
     return model.eval(), content
 
 
@@ -143,11 +155,13 @@ def load_initial(load: Callable[[Path], None], initial: InitialSpec) -> None:
     """Verifies the SHA-256 of the weights and calls `load` with their file.
 
     Raises:
-        InputError: the file is missing, differs from its record, or has other tensors than the model.
+        InputError: the file is missing, differs from its record, has other tensors than the model, or a weight that is
+            not finite.
     """
     try:
         if sha256_of_file(initial.file) != initial.sha256:
             raise ValueError("it does not have the sha256 that its record states")
+        check_finite(Path(initial.file))
         load(Path(initial.file))
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         cause = f"{initial.file} of {initial.artifact} cannot be read ({' '.join(str(error).split())})"

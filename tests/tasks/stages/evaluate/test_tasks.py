@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -248,6 +248,23 @@ def test_an_unreadable_row_is_named(tmp_path: Path, row: dict[str, Any], more: d
     with pytest.raises(InputError) as caught:
         list(read(choices(path, **more)))
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["multiple_choice", "cloze", "generate"])
+def test_a_likelihood_that_is_not_finite_is_refused_with_its_item(
+    made: Made, trained: Artifact, tmp_path: Path, kind: str
+) -> None:
+    scorer = scorer_of(made, trained)
+    with torch.no_grad():
+        cast(Any, scorer.model.norm).weight.fill_(3e38)  # finite, but the logits are not
+    row = {"id": "first", "query": "the river", "choices": ["of light", "stone"], "gold": 0, "answer": "stone"}
+    fields = {"choices": "choices", "answer": "gold"} if kind == "multiple_choice" else {}
+    more = {"kind": kind, **({"max_new_tokens": 2} if kind == "generate" else {})}
+    task = TaskConfig(name="quiz", prompt="{{query}}", path=rows_in(tmp_path, [row] * 2), **fields, **more)
+    output = Output(Store(str(tmp_path)), ArtifactId("test/scores", "1"), "by-hand")
+    with pytest.raises(InputError, match=r'of the task "quiz": the model gives no finite likelihood'):
+        scoring.score_task(task, "0", lambda: scorer, output)
+    assert not output.committed
 
 
 def test_an_unscorable_answer_is_named(made: Made, trained: Artifact, tmp_path: Path) -> None:

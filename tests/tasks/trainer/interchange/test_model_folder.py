@@ -9,15 +9,17 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
+from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
 from tasks.formats.tokens.shard import TokenFormat
-from tasks.trainer.config import ModelConfig
+from tasks.trainer.config import InitialSpec, ModelConfig
 from tasks.trainer.inference import Sampling, continuation
 from tasks.trainer.interchange import weights as weights_module
-from tasks.trainer.interchange.huggingface import llama_name, small_files
+from tasks.trainer.interchange.exported_folder import small_files
+from tasks.trainer.interchange.huggingface import llama_name
 from tasks.trainer.interchange.model_folder import read_model, read_origin, read_tensors, tensor_shapes
-from tasks.trainer.interchange.weights import INDEX, SHARD_BYTES, TORCH_NAMES, export_weights, write_fp32
-from tasks.trainer.model.model_file import describe, load_model
+from tasks.trainer.interchange.weights import INDEX, SHARD_BYTES, TORCH_NAMES, StoredTensor, export_weights, write_fp32
+from tasks.trainer.model.model_file import describe, load_initial, load_model
 from tasks.trainer.model.transformer import Transformer
 from tests.late import transformers
 from tests.tasks.trainer.interchange.model_folders import CONTEXT, change, write_folder
@@ -233,7 +235,7 @@ def test_a_folder_without_a_configuration_is_refused(tmp_path: Path, content: st
         read_model(tmp_path)
 
 
-def tensors(folder: Path) -> object:
+def tensors(folder: Path) -> dict[str, StoredTensor]:
     return read_tensors(folder, read_model(folder))
 
 
@@ -254,6 +256,73 @@ def test_missing_and_surplus_tensors_are_named(tmp_path: Path) -> None:
     save_file({"a": torch.ones(1)}, folder / "model.safetensors")
     with pytest.raises(InputError, match=r"lacks lm_head\.weight, .* and 16 more"):
         tensors(folder)
+
+
+HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_tied_model_may_repeat_its_embedding_as_head(
+    tmp_path: Path, family: str, sharded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights_module, "_PIECE", 100)
+    folder = write_folder(tmp_path / "model", family=family, tie_word_embeddings=True, dtype=torch.bfloat16)
+    before, whole = tensors(folder), load_file(folder / "model.safetensors")
+    with_head = {**whole, HEAD: whole[EMBEDDING].clone()}
+    if sharded:
+        (folder / "model.safetensors").unlink()
+        files = {name: f"{'head' if name == HEAD else 'rest'}.safetensors" for name in with_head}
+        for file in set(files.values()):
+            save_file({name: with_head[name] for name in with_head if files[name] == file}, folder / file)
+        (folder / INDEX).write_text(json.dumps({"weight_map": files}))
+    else:
+        save_file(with_head, folder / "model.safetensors")
+    assert tensors(folder).keys() == before.keys()
+    with_head[HEAD][-1, -1] += 1
+    save_file({HEAD: with_head[HEAD]} if sharded else with_head, folder / ("head" if sharded else "model.safetensors"))
+    if sharded:
+        (folder / "head").rename(folder / "head.safetensors")
+    with pytest.raises(
+        InputError, match=rf"{HEAD} differs from {EMBEDDING}, .* tie_word_embeddings = true\. Set it to f"
+    ):
+        tensors(folder)
+
+
+def test_an_untied_model_without_head_is_refused_with_the_field_that_would_tie_it(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "model", tie_word_embeddings=True)
+    change(folder / "config.json", tie_word_embeddings=None)
+    with pytest.raises(InputError, match=rf"lacks {HEAD}\. .*, or set tie_word_embeddings = true there"):
+        tensors(folder)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_a_weight_that_is_not_finite_is_refused_with_its_tensor(
+    tmp_path: Path, value: float, dtype: torch.dtype
+) -> None:
+    folder = write_folder(tmp_path / "model", dtype=dtype)
+    loaded(folder, tmp_path)
+    weights = load_file(folder / "model.safetensors")
+    weights[f"{QUERY}.weight"][1, 2] = value
+    save_file(weights, folder / "model.safetensors")
+    with pytest.raises(InputError, match=rf"model\.safetensors: {QUERY}\.weight has values that are NaN or infinite"):
+        loaded(folder, tmp_path)
+
+
+def test_weights_in_the_store_that_are_not_finite_are_neither_loaded_nor_started_from(tmp_path: Path) -> None:
+    loaded(write_folder(tmp_path / "model"), tmp_path)
+    path = tmp_path / "ours.safetensors"
+    weights = load_file(path)
+    weights["norm.weight"][3] = float("nan")
+    save_file(weights, path)
+    said = r"ours\.safetensors: norm\.weight has values that are NaN or infinite"
+    with pytest.raises(InputError, match=said):
+        load_model(tmp_path / "model.json", path)
+    with pytest.raises(InputError, match=said):
+        load_initial(
+            lambda _: None, InitialSpec(artifact="a/checkpoint@1", file=str(path), sha256=sha256_of_file(path))
+        )
 
 
 def test_shapes_and_dtypes_are_checked(tmp_path: Path) -> None:
