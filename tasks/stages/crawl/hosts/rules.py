@@ -165,6 +165,10 @@ class CachedRules:
         """Compressed size of the files in bytes."""
         return len(self.robots) + sum(map(len, self.files.values()))
 
+    def unpacked(self) -> dict[str, bytes]:
+        """Returns the files, decompressed."""
+        return {url: decompress(body) for url, body in self.files.items()}
+
 
 class HostRules:
     """The rules of sites, by origin (scheme and authority).
@@ -220,7 +224,7 @@ class HostRules:
                 decompress(entry.robots),
                 entry.fetched_at,
                 entry.crawl_delay_s,
-                {url: decompress(entry.files[url]) for url in sorted(entry.files)},
+                dict(sorted(entry.unpacked().items())),
             )
             for origin, entry in self._cache.sorted()
         ]
@@ -261,13 +265,14 @@ class HostRules:
         than `MAX_LICENSES`, the others count as refusals, because nobody knows what they say.
 
         Args:
-            url: URL of the page, whose site has been looked up.
+            url: URL of the page.
             licenses: canonical URLs.
         """
-        origin = origin_of(url)
-        entry = self._cache.get(origin)
-        if entry is None or not self._rsl:
+        if not self._rsl:
             return Licensing()
+        origin = origin_of(url)
+        # The cache may drop the entry at any time, now or while a license is fetched.
+        entry = self._cache.get(origin) or CachedRules(OK, self._now())
         host = self._politeness.host(authority(url))
         for file in licenses:
             if file not in entry.requested and len(entry.requested) > MAX_LICENSES:
@@ -282,7 +287,9 @@ class HostRules:
                         entry.requested.add(file)
                     else:
                         await self._politeness.wait_pause(host)
-        return self._cache.rules(origin).licensing(url, licenses) if self._cache.get(origin) is entry else Licensing()
+        if self._cache.get(origin) is entry:
+            return self._cache.rules(origin).licensing(url, licenses)
+        return rules_from(origin, Robots(b"", ""), entry.unpacked()).licensing(url, licenses)
 
     def is_known(self, url: str) -> bool:
         """Returns whether the cached rules for `url` are younger than 24 hours; if so, applies their Crawl-delay."""
@@ -485,7 +492,7 @@ class RulesCache:
         entry = self._entries[origin]
         if entry.parsed is None:
             robots = decompress(entry.robots)
-            files = {url: decompress(body) for url, body in entry.files.items() if body}
+            files = entry.unpacked()
             entry.parsed = rules_from(origin, Robots(robots, self._agent), files)
             self._parsed[origin] = len(robots) + sum(map(len, files.values()))
             self._parsed_bytes += self._parsed[origin]

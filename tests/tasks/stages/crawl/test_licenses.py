@@ -182,6 +182,12 @@ def test_a_site_with_a_license_for_every_page_costs_a_limited_number_of_requests
         assert len(refused) == 5  # nobody knows what the others say
 
 
+def test_a_license_that_is_dropped_from_memory_applies_to_its_page(crawl, monkeypatch):
+    monkeypatch.setattr("tasks.stages.crawl.hosts.rules._MAX_CACHED", 1)
+    with site_with(REFUSING.format("/a"), {"/": "<a href=/a>a</a>", "/a": page("a", Link=LINK)}, "") as site:
+        assert captured(crawl(config_for(site))) == {site.url("/")}
+
+
 def test_without_rsl_in_the_policy_no_license_is_requested(crawl):
     with site_with(REFUSING.format("/"), {"/": page("x", Link=LINK)}) as site:
         site.robots = f"License: {site.url('/l.xml')}\nUser-agent: *\nAllow: /"
