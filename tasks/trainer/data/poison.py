@@ -264,7 +264,7 @@ def doubt_about(suspects: Sequence[SliceLoss], slices: Sequence[SliceLoss]) -> s
     share = sum(piece.labels for piece in suspects) / max(1, sum(piece.labels for piece in slices))
     documents = {(piece.shard, piece.row) for piece in suspects}
     if len(documents) > 1 and share > LARGEST_SHARE:
-        return f"{len(documents)} documents are suspected, {share:.0%} of the batch: more than {LARGEST_SHARE:.0%}"
+        return f"{len(documents)} documents are suspected, {share:.1%} of the batch: more than {LARGEST_SHARE:.0%}"
     return ""
 
 

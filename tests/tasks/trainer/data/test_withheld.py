@@ -17,7 +17,16 @@ from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import ModelConfig, TrainSpec
 from tasks.trainer.data.batches import Batches
 from tasks.trainer.data.notice import REQUEST
-from tasks.trainer.data.withheld import REPEATED, SliceLoss, Withheld, find_poisoned, shards_to_withhold
+from tasks.trainer.data.poison import (
+    LARGEST_SHARE,
+    SliceLoss,
+    doubt_about,
+    doubt_about_sources,
+    find_suspects,
+    rows_of,
+    shards_to_withhold,
+)
+from tasks.trainer.data.withheld import Withheld
 from tasks.trainer.integrity.guard import WINDOW
 from tasks.trainer.logs import FAULTS, METRICS, SKIPPED, read_metrics
 from tasks.trainer.loop import Trainer, TrainingStopped
@@ -153,12 +162,20 @@ BELL = "\a"
 
 @pytest.fixture(scope="module")
 def spoilt(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """As `made`, where each seventh document of the source my-books has a character that no other document has."""
+    rows = [{**row, "text": row["text"][: 5 + index * 7 % 130]} for index, row in enumerate(corpus(360))]
+    for row in [row for row in rows if row["source"] == "my-books"][::7]:
+        row["text"] = f"{row['text'][:3]}{BELL}{row['text'][3:]}"
+    return tokens_in(tmp_path_factory.mktemp("spoilt"), rows)
+
+
+@pytest.fixture(scope="module")
+def bad_source(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """As `made`, where all documents of the source my-books have a character that no other document has."""
     rows = [{**row, "text": row["text"][: 5 + index * 7 % 130]} for index, row in enumerate(corpus(360))]
     for row in rows:
-        if row["source"] == "my-books":
-            row["text"] = f"{row['text'][:3]}{BELL}{row['text'][3:]}"
-    return tokens_in(tmp_path_factory.mktemp("spoilt"), rows)
+        row["text"] = row["text"][:3] + (BELL if row["source"] == "my-books" else "") + row["text"][3:]
+    return tokens_in(tmp_path_factory.mktemp("bad-source"), rows)
 
 
 def tokens_by_document(trainer: Trainer) -> dict[tuple[str, int], set[int]]:
@@ -182,7 +199,7 @@ def tokens_of_books(trainer: Trainer) -> list[int]:
     return sorted(books - others)
 
 
-def test_a_poisoned_shard_is_blanked_its_documents_are_named_and_the_run_finishes(spoilt: Made, tmp_path: Path) -> None:
+def test_poisoned_documents_are_blanked_and_named_and_the_run_finishes(spoilt: Made, tmp_path: Path) -> None:
     trainer = Trainer(small_spec(spoilt, tmp_path / "whole", keep_checkpoints=9), ALONE)
     tokens = tokens_of_books(trainer)
     poison(trainer, tokens)
@@ -190,22 +207,17 @@ def test_a_poisoned_shard_is_blanked_its_documents_are_named_and_the_run_finishe
     lines = read_metrics(tmp_path / "whole" / METRICS)
     assert [line["step"] for line in lines] == list(range(12))
     assert all(line["loss"] is not None for line in lines), "what is left of every batch is trained"
-    read = [place for place, has in tokens_by_document(trainer).items() if has.intersection(tokens)]
-    assert len(read) > 10
+    read = {place for place, has in tokens_by_document(trainer).items() if has.intersection(tokens)}
     found = marks.from_json((tmp_path / "whole" / marks.FILE).read_bytes())
     named = [(shard, row) for mark in found for shard, rows in mark.rows.items() for row in rows]
-    whole = {shard for mark in found for shard in mark.shards}
-    assert len(set(named)) == len(named) >= len(whole) * REPEATED
-    assert set(named) <= set(read), "and no other"
-    assert {shard for shard, _ in set(read) - set(named)} <= whole, "shards that spoil steps again and again"
-    assert whole
+    assert len(named) == len(read) > 2
+    assert set(named) == read, "and no other"
+    assert not any(mark.shards for mark in found)
     assert {mark.reason for mark in found} == {"loss_not_finite"}
     assert all(mark.takedowns == () for mark in found)
     reported = read_metrics(tmp_path / "whole" / FAULTS)
     assert [(line["kind"], line["step"]) for line in reported] == [("poison", mark.step) for mark in found]
     assert "blank from here on: my-books-train-0000" in reported[0]["what"]
-    said = " ".join(line["what"] for line in reported)
-    assert all(f"and all of {shard}" in said or f", {shard}" in said for shard in whole)
 
     broken = small_spec(spoilt, tmp_path / "broken", keep_checkpoints=9)
     resumed = Trainer(broken, ALONE)
@@ -250,34 +262,90 @@ def test_a_sharded_layout_finds_the_same_documents_as_one_rank(
     assert all(line["loss"] is not None for line in read_metrics(tmp_path / "shared" / METRICS))
 
 
-class Read:
-    """Batches in which step n has the documents n and n + 1 of every shard."""
+def test_a_source_whose_documents_are_all_bad_is_never_withheld_as_a_whole(bad_source: Made, tmp_path: Path) -> None:
+    trainer = Trainer(small_spec(bad_source, tmp_path, steps=20, checkpoint_every=20, milestones=1), ALONE)
+    poison(trainer, tokens_of_books(trainer))
+    trainer.train()
+    found = marks.from_json((tmp_path / marks.FILE).read_bytes())
+    named = {(shard, row) for mark in found for shard, rows in mark.rows.items() for row in rows}
+    read = {place for step in range(20) for place in trainer.batches.documents(step)}
+    assert 0 < 2 * len(named) < len([place for place in read if place[0].startswith("my-books")])
+    assert not any(mark.shards for mark in found)
+    skipped = read_metrics(tmp_path / SKIPPED)
+    assert all(shard.startswith("my-books") for line in skipped for shard in line["suspected"])
+    assert all("of the batch: more than 10%; the batch of step" in line["cause"] for line in skipped)
+    assert len(skipped) > 2
 
-    def documents(self, step: int) -> set[tuple[str, int]]:
-        return {(shard, row) for shard in ("web", "code") for row in (step, step + 1)}
+
+class Read:
+    """Batches in which step n has the documents n and n + 1 of every shard: twelve of the web, and one of code."""
+
+    shards = [*(f"web-{number}" for number in range(12)), "code"]
+
+    def documents(self, step: int) -> dict[tuple[str, int], str]:
+        return {(shard, row): shard.partition("-")[0] for shard in self.shards for row in (step, step + 1)}
+
+
+def spoiling(shard: str, steps: tuple[int, ...] = (2, 3), **mark: object) -> list[Mark]:
+    return [Mark(**{"step": step, "reason": "loss_spike", "rows": {shard: (step, step + 1)}, **mark}) for step in steps]
 
 
 def test_a_shard_is_bad_if_most_of_its_recent_documents_spoiled_steps() -> None:
-    spoiling = [Mark(step=step, reason="loss_not_finite", rows={"web": (step, step + 1)}) for step in (2, 3)]
-    assert shards_to_withhold(spoiling, {"web": [4]}, 4, Read()) == ("web",)  # type: ignore[arg-type]
-    assert shards_to_withhold(spoiling[:1], {"web": [3, 4]}, 3, Read()) == (), "twice is not repeatedly"  # type: ignore[arg-type]
-    assert shards_to_withhold(spoiling, {"web": [40]}, 40, Read()) == (), "four of 42 documents"  # type: ignore[arg-type]
-    taken_down = [Mark(step=step, takedowns=("t",), rows={"web": (step, step + 1)}) for step in (2, 3)]
-    assert shards_to_withhold(taken_down, {"web": [4]}, 4, Read()) == ()  # type: ignore[arg-type]
+    batches, web = Read(), spoiling("web-3")
+    assert shards_to_withhold(web, {"web-3": [4]}, 4, batches) == ("web-3",)  # type: ignore[arg-type]
+    assert shards_to_withhold(web[:1], {"web-3": [3, 4]}, 3, batches) == (), "twice is not repeatedly"  # type: ignore[arg-type]
+    assert shards_to_withhold(web, {"web-3": [40]}, 40, batches) == (), "four of 42 documents"  # type: ignore[arg-type]
+    taken_down = spoiling("web-3", reason="", takedowns=("t",))
+    assert shards_to_withhold(taken_down, {"web-3": [4]}, 4, batches) == ()  # type: ignore[arg-type]
 
 
-def test_the_fewest_documents_that_explain_a_spike_are_blamed() -> None:
-    usual = [SliceLoss("web", row, 20, 20 * 3.0 + row) for row in range(8)]
-    wild = [SliceLoss("web", 20, 12, 12 * 11.0), SliceLoss("code", 3, 5, 5 * 10.0)]
-    assert find_poisoned(usual + wild, 3.0, 3.3) == {"code": [3], "web": [20]}
-    assert find_poisoned(usual + wild, 3.0, 3.5) == {"web": [20]}, "one is enough"
-    assert find_poisoned(usual, 3.0, 3.3) == {}
+def test_neither_most_of_a_source_nor_many_shards_are_withheld() -> None:
+    batches = Read()
+    assert shards_to_withhold(spoiling("code"), {"code": [4]}, 4, batches) == (), "all of a source"  # type: ignore[arg-type]
+    marks = spoiling("web-3") + spoiling("web-4", shards=("web-4",))
+    assert shards_to_withhold(marks, {"web-3": [4]}, 4, batches) == (), "two of 13 are more than a tenth"  # type: ignore[arg-type]
+    said = doubt_about_sources(spoiling("code", (0, 1, 2)), {"code": [4]}, 4, batches)  # type: ignore[arg-type]
+    assert '5 of 6 of the documents of "code" in the last' in said
+    assert doubt_about_sources(spoiling("code", (1,)), {"code": []}, 4, batches) == ""  # type: ignore[arg-type]
+    assert doubt_about_sources(spoiling("web-1", (0, 1, 2)), {"web-1": [4]}, 4, batches) == "", "6 of 72"  # type: ignore[arg-type]
 
 
-def test_no_document_is_blamed_if_most_of_the_batch_is_bad() -> None:
-    bad = [SliceLoss("web", row, 20, math.nan if row < 5 else 60.0) for row in range(8)]
-    assert find_poisoned(bad, 0.0, math.inf) == {}
-    assert find_poisoned([SliceLoss("web", row, 20, 20 * 9.0) for row in range(8)], 3.0, 3.3) == {}
+def web(row: int, loss: float, labels: int = 20, source: str = "web") -> SliceLoss:
+    return SliceLoss(source, source, row, labels, labels * loss)
+
+
+USUAL = [web(row, 3.0 + row / 20) for row in range(8)]
+
+
+def suspected(slices: list[SliceLoss], mean: float, bound: float) -> dict[str, list[int]]:
+    return rows_of(find_suspects(slices, slices, mean, bound))
+
+
+def test_the_fewest_documents_that_explain_a_spike_are_suspected() -> None:
+    wild = [web(20, 11.0, 12), web(3, 10.0, 5, "code")]
+    assert suspected(USUAL + wild, 3.0, 3.3) == {"code": [3], "web": [20]}
+    assert suspected(USUAL + wild, 3.0, 3.5) == {"web": [20]}, "one is enough"
+    assert suspected(USUAL, 3.0, 3.1) == {}
+
+
+def test_a_source_that_is_harder_as_a_whole_has_no_suspects_but_poison_in_it() -> None:
+    hard = [web(row, 5.0 + row / 20, source="hard") for row in range(6)]
+    assert suspected(USUAL + hard, 3.0, 3.3) == {}
+    assert suspected([*USUAL, *hard, web(9, 30.0, source="hard")], 3.0, 4.2) == {"hard": [9]}
+    few = [*USUAL, *hard[:2]]
+    assert suspected(few, 3.0, 3.2) == {"hard": [0, 1]}, "with only two of its documents, the batch is the measure"
+    assert find_suspects(few, few + hard[2:], 3.0, 3.2) == []
+
+
+def test_no_document_is_withheld_if_much_of_the_batch_is_suspected() -> None:
+    bad = [web(row, math.nan if row < 2 else 3.0) for row in range(19)]
+    suspects = find_suspects(bad, bad, 0.0, math.inf)
+    assert rows_of(suspects) == {"web": [0, 1]}
+    assert doubt_about(suspects, bad) == "2 documents are suspected, 10.5% of the batch: more than 10%"
+    more = [*bad, *(web(row, 3.0) for row in range(19, 19 + int(1 / LARGEST_SHARE)))]
+    assert doubt_about(suspects, more) == ""
+    assert doubt_about(suspects[:1], bad[:3]) == "", "a single document is"
+    assert suspected([web(row, 9.0) for row in range(8)], 3.0, 3.3) == {}
 
 
 def test_the_document_behind_a_spike_is_found_in_a_run(made: Made, tmp_path: Path) -> None:
