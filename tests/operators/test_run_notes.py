@@ -11,6 +11,7 @@ from operators.runs import RunSettings
 
 NOON = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
 NO_ASSET = 987_654
+MONTHLY = '[crawl]\nseeds = ["http://site.localhost:18799/"]\nallow_loopback = true\nrecrawl = true\n'
 
 
 @pytest.fixture
@@ -60,6 +61,13 @@ def test_a_scheduled_run_has_its_date_and_one_that_an_asset_started_the_version_
     assert start(kind="scheduled") == "version 2026.11.21-0300"
     event = RunSettings("v7", "v6").event_fields
     assert start(kind="asset_triggered", event=event) == "version v7, source version v6"
+
+
+def test_a_run_of_the_cycle_has_its_month_by_the_clock_of_its_zone(start, recipes):
+    recipes("tiny", text=f'name = "tiny"\n{MONTHLY}[cycle]\ntimezone = "Asia/Tokyo"\n')
+    for kind in ("scheduled", "manual"):
+        assert start("tiny.cycle", kind) == "version 2026-11"
+    assert start("tiny.cycle", conf={"version": "2026-11b"}) == "version 2026-11b"
 
 
 def test_a_takedown_has_the_version_of_its_request(start):

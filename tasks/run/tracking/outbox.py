@@ -8,7 +8,6 @@ again, after a person has corrected the cause, or forgets it.
 
 import json
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tasks.core.artifact import Artifact, ArtifactId
@@ -80,11 +79,10 @@ def send_messages(store: Store, *, again: bool = False) -> Delivery:
         StoreError: the store denies access. Errors of MLflow are in the result.
     """
     delivery = Delivery()
-    messages = [(path, _text(store, path)) for path in store.list(OUTBOX)]
-    messages += list(_refused(store)) if again else []
-    for path, text in messages:
-        if text:
-            _send(store, path, text, delivery)
+    refused = store.list(REFUSED) if again else []  # without those of this call
+    for path in (*store.list(OUTBOX), *refused):
+        if text := _text(store, path):
+            _send(store, path, json.loads(text)["message"] if path in refused else text, delivery)
     if delivery.sent:
         log.info("sent %d stage runs from the outbox to MLflow", delivery.sent)
     return delivery
@@ -121,13 +119,6 @@ def _set_aside(store: Store, name: str, text: str, unsent: Unsent) -> None:
         file.write(json.dumps({"reason": unsent.reason, "message": text}).encode())
     store.remove(f"{OUTBOX}/{name}")
     log.warning("MLflow refuses a run, which is set aside; correct the cause, then `python -m tasks sync`: %s", unsent)
-
-
-def _refused(store: Store) -> Iterator[tuple[str, str]]:
-    """Yields (path, text of the message) for each message that was set aside."""
-    for path in store.list(REFUSED):
-        if text := _text(store, path):
-            yield path, json.loads(text)["message"]
 
 
 def _text(store: Store, path: str) -> str:

@@ -225,14 +225,14 @@ def test_aliases_follow_the_newest_decision_in_any_order_of_logging(
     missed = {path: champions.store.read(path) for path in champions.store.list(OUTBOX)}
     assert len(missed) == 2
     with relay(port, server):
-        assert send_messages(champions.store) == 2
+        assert send_messages(champions.store).sent == 2
         assert aliases(uri) == {"champion": "test/model@v1", "challenger": "test/model@v1"}
         champions.judge("v2", OLD, uri)
         assert aliases(uri) == {"champion": "test/model@v2", "challenger": "test/model@v2"}
         for path, message in missed.items():
             with champions.store.write(path) as file:
                 file.write(message)
-        assert send_messages(champions.store) == 2
+        assert send_messages(champions.store).sent == 2
         assert aliases(uri) == {"champion": "test/model@v2", "challenger": "test/model@v2"}, "none is moved back"
         champions.judge("v3", MIDDLE, uri)
         assert aliases(uri) == {"champion": "test/model@v2", "challenger": "test/model@v3"}
