@@ -49,7 +49,7 @@ def test_a_permanent_error_fails_at_once_with_its_cause(run, cluster) -> None:
     assert ended.state == "failed"
     assert ended.task.try_number == 1
     assert len(cluster.history.lives()) == 1
-    assert "needs test/arms@dev" in ended.said
+    assert "needs test/finalist@dev" in ended.said
 
 
 def test_an_oom_killed_pod_is_reported_with_its_limit(run, cluster) -> None:
