@@ -292,8 +292,12 @@ class Recipe(_Sections):
 
 
 def _assets_of(sections: Collection[str], crawls: bool) -> tuple[str, ...]:
-    """Returns the assets whose stages have settings in `sections`, and all assets that they require."""
-    assets = {asset for asset in ASSETS if any(section in sections for section in sections_of(asset))}
+    """Returns the assets whose stages have settings in `sections`, and all assets that they require.
+
+    In a recipe that fine-tunes, [evaluate] is what the fine-tuned model is scored on: no reason to train another one.
+    """
+    making = {*sections} - ({"evaluate"} if "finetune" in sections else set())
+    assets = {asset for asset in ASSETS if any(section in making for section in sections_of(asset))}
     if not crawls:
         assets.discard("warc")
     needed = {required for asset in assets for required in NEEDS[asset]}
