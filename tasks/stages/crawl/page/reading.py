@@ -231,7 +231,7 @@ class Reader:
         page = ParsedPage(noindex=from_headers.noindex)
         if html:
             kind, charset = _media_type(response.headers)
-            page = await self._parser.read(html, url, from_headers, charset, xhtml=kind == XHTML)
+            page = await self._parser.read(html, url, from_headers, charset, kind == XHTML)
         if page.unread:
             _warn_unread(url, page.unread)
         render = needs_browser(html, page.text_chars)
