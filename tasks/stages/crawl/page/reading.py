@@ -209,7 +209,8 @@ class Reader:
 
     async def _read(self, url: str, response: Response, mime: str, reserved: bool) -> ReadResult:
         is_page = mime in _HTML or mime in self._config.mime_types
-        if not is_page or self._is_named(url) or listing_of(self._decoded(response, _HEAD)):
+        body = self._decoded(response, self._config.max_body_bytes if mime in _HTML else _HEAD) if is_page else b""
+        if not is_page or self._is_named(url) or listing_of(body):
             # A large list takes a second and 100 MB, so it is parsed outside the event loop, one at a time.
             async with self._list_slot:
                 listed = await asyncio.to_thread(self._list, url, response)
@@ -217,7 +218,7 @@ class Reader:
                 return listed or ReadResult("mime")
         from_headers = directives(response.all("x-robots-tag"), self._config.user_agent)
         if mime in _HTML:
-            return await self._page(url, response, from_headers, reserved)
+            return await self._page(url, response, body, from_headers, reserved)
         refused = self._refused(response, from_headers, ParsedPage(noindex=from_headers.noindex), reserved)
         return ReadResult(refused or self._compare(url, response.payload_digest, "", TEXT_ENOUGH).reason)
 
@@ -226,8 +227,9 @@ class Reader:
         from_headers = directives(response.all("x-robots-tag"), self._config.user_agent)
         return self._refused(response, from_headers, ParsedPage(noindex=from_headers.noindex), reserved=False)
 
-    async def _page(self, url: str, response: Response, from_headers: Directives, reserved: bool) -> ReadResult:
-        html = self._decoded(response, self._config.max_body_bytes)
+    async def _page(
+        self, url: str, response: Response, html: bytes, from_headers: Directives, reserved: bool
+    ) -> ReadResult:
         page = ParsedPage(noindex=from_headers.noindex)
         if html:
             kind, charset = _media_type(response.headers)
