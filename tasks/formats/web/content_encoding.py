@@ -85,7 +85,7 @@ def _is_plain(body: bytes) -> bool:
     if body.startswith((_PDF, *_UTF_16)):
         return True
     probe = body[:_PROBE]
-    if _is_compressed(body):
+    if _is_compressed(body) or b"\0" in probe:
         return False
     most_is_ascii = 8 * len(probe.translate(None, _BEYOND_ASCII)) >= 7 * len(probe)
     return most_is_ascii or _MARKUP.search(probe) is not None or _is_utf8(probe)

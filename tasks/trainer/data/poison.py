@@ -192,8 +192,8 @@ def slice_losses(
         for shard, row in places_of(sequence)
     ]
     return [
-        SliceLoss(*place, int(labels) // repeated, loss)
-        for place, loss, labels in zip(places, *whole.tolist(), strict=True)
+        SliceLoss(source, shard, row, int(labels) // repeated, loss)
+        for (source, shard, row), loss, labels in zip(places, *whole.tolist(), strict=True)
     ]
 
 

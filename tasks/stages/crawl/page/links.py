@@ -164,7 +164,7 @@ class ParsedPage:
 
 
 def parse_page(
-    html: bytes, url: str, agent: str, headers: Directives, charset: str = "", *, xhtml: bool = False
+    html: bytes, url: str, agent: str, headers: Directives, charset: str = "", xhtml: bool = False
 ) -> ParsedPage:
     """Parses an HTML page.
 

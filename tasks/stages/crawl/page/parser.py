@@ -52,7 +52,7 @@ class PageParser:
         self._slots = asyncio.Semaphore(_CHILDREN)
 
     async def read(
-        self, html: bytes, url: str, headers: Directives, charset: str = "", *, xhtml: bool = False
+        self, html: bytes, url: str, headers: Directives, charset: str = "", xhtml: bool = False
     ) -> ParsedPage:
         """Parses a page; arguments as for `parse_page`.
 
@@ -103,9 +103,9 @@ def describe_error(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}"[:300].split()) + place
 
 
-def _parse(html: bytes, url: str, agent: str, headers: Directives, charset: str, xhtml: bool) -> ParsedPage | str:
+def _parse(*arguments: Any) -> ParsedPage | str:
     try:
-        return parse_page(html, url, agent, headers, charset, xhtml=xhtml)
+        return parse_page(*arguments)
     except (MemoryError, SelectolaxError):  # selectolax fails only when memory allocation fails
         return "it takes too much memory"
     except Exception as error:  # an error on one page must not stop the crawl

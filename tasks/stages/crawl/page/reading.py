@@ -213,7 +213,8 @@ class Reader:
 
     async def _read(self, url: str, response: Response, mime: str, ruling: Ruling) -> ReadResult:
         is_page = mime in _HTML or mime in self._config.mime_types
-        if not is_page or self._is_named(url) or listing_of(self._decoded(response, _HEAD)):
+        body = self._decoded(response, self._config.max_body_bytes if mime in _HTML else _HEAD) if is_page else b""
+        if not is_page or self._is_named(url) or listing_of(body):
             # A large list takes a second and 100 MB, so it is parsed outside the event loop, one at a time.
             async with self._list_slot:
                 listed = await asyncio.to_thread(self._list, url, response)
@@ -221,7 +222,7 @@ class Reader:
                 return listed or ReadResult("mime")
         from_headers = directives(response.all("x-robots-tag"), self._config.user_agent)
         if mime in _HTML:
-            return await self._page(url, response, from_headers, ruling)
+            return await self._page(url, response, body, from_headers, ruling)
         page = ParsedPage(noindex=from_headers.noindex)
         refused, terms = await self._refused(url, response, from_headers, page, ruling)
         reason = refused or self._compare(url, response.payload_digest, "", TEXT_ENOUGH).reason
@@ -236,12 +237,13 @@ class Reader:
         page = ParsedPage(noindex=from_headers.noindex)
         return (await self._refused(url, response, from_headers, page, Ruling()))[0]
 
-    async def _page(self, url: str, response: Response, from_headers: Directives, ruling: Ruling) -> ReadResult:
-        html = self._decoded(response, self._config.max_body_bytes)
+    async def _page(
+        self, url: str, response: Response, html: bytes, from_headers: Directives, ruling: Ruling
+    ) -> ReadResult:
         page = ParsedPage(noindex=from_headers.noindex)
         if html:
             kind, charset = _media_type(response.headers)
-            page = await self._parser.read(html, url, from_headers, charset, xhtml=kind == XHTML)
+            page = await self._parser.read(html, url, from_headers, charset, kind == XHTML)
         if page.unread:
             _warn_unread(url, page.unread)
         render = needs_browser(html, page.text_chars)

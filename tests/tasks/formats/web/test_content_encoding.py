@@ -88,6 +88,7 @@ def test_a_body_stored_decoded_under_its_old_header_is_unchanged(coding, body):
         (zlib.compress(TEXT)[:20], "deflate"),
         (brotli.compress(TEXT)[:-3], "br"),
         (b"\xff" * 40, "br"),
+        (b"\0broken", "br"),
         (zstd(random.Random(1).randbytes(9000))[:-20], "zstd"),
         (zstd(TEXT)[:8] + b"\xff" * 60, "zstd"),
         (gzip.compress(TEXT), "UTF-8"),

@@ -5,8 +5,11 @@ import asyncio
 import gzip
 import logging
 import time
+import zlib
 from dataclasses import replace
 
+import brotli
+import pyarrow as pa
 import pytest
 
 from tasks.formats.web.robots_tag import Directives
@@ -98,6 +101,16 @@ def test_a_page_on_which_parsing_fails_is_kept_without_links(monkeypatch, caplog
     assert read(answer(body, ("X-Robots-Tag", "noindex"))).reason == "noindex"
     assert read(answer(b"<meta name=robots content=noai>" + body)).reason == "ai_optout"
     assert read(answer(body), reserved=True).reason == "ai_optout"
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd"])
+def test_links_are_read_through_any_content_coding(coding) -> None:
+    pack = {"gzip": gzip.compress, "deflate": zlib.compress, "br": brotli.compress}
+    html = b"<a href=/next>next</a>"
+    packed = pack[coding](html) if coding in pack else pa.compress(html, "zstd", asbytes=True)
+    for body in (packed, html):
+        links = read(answer(body, ("Content-Encoding", coding))).outlinks
+        assert [one.url for one in links] == ["http://h.example/next"]
 
 
 def test_a_page_sent_as_xhtml_is_read_as_xml() -> None:

@@ -3,6 +3,7 @@
 import gzip
 import json
 import uuid
+import zipfile
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +16,7 @@ from tasks.core.errors import InputError
 from tasks.formats.documents.document import DOCUMENT, document_id
 from tasks.stages.extract import stage
 from tasks.stages.extract.config import ExtractConfig, FileSource
-from tests.tasks.stages.extract.conftest import conversion
+from tests.tasks.stages.extract.conftest import conversion, page
 
 MODULE = "tasks.stages.extract.stage"
 Make = Callable[..., bytes]
@@ -61,6 +62,29 @@ def test_captures_and_files_become_documents_or_reasons(
     assert web["id"] == document_id("http://a.example/1", str(web["payload_digest"]))
     assert (web["host"], web["title"], web["record_id"]) == ("a.example", "A page", "urn:uuid:1")
     assert (web["warc_file"], web["warc_offset"]) == ("test/warc/dev/00000.warc.gz", 0)
+
+
+def test_every_record_of_a_wacz_file_becomes_a_document_or_is_rejected_by_its_type(
+    run_stage: Run, tmp_path: Path, warc: Make
+) -> None:
+    def resource(url: str, ident: str) -> bytes:
+        one = gzip.decompress(conversion(page("Another page. " * 30), url=url, ident=ident))
+        return one.replace(b"WARC-Type: conversion", b"WARC-Type: resource")
+
+    first = warc("http://a.example/1", ident="1", compressed=False)
+    others = [resource("http://a.example/2", "2"), resource("urn:text:http://a.example/1", "3")]
+    with zipfile.ZipFile(tmp_path / "site.wacz", "w") as archive:
+        archive.writestr("archive/data.warc", first + b"".join(others))
+        archive.writestr("archive/more.warc.gz", warc("http://a.example/3", kind="revisit"))
+    source = FileSource(name="site", kind="warc", path=str(tmp_path / "site.wacz"))
+    made = run_stage(MODULE, ExtractConfig(files=(source,)))
+    assert (made.record.rows_in, made.record.rows_out) == (4, 2)
+    assert made.record.rejected == {"resource_urn_text": 1, "revisit": 1}
+    found = {row["url"]: (row["record_id"], row["warc_file"], row["warc_offset"]) for row in documents(made)}
+    assert found == {
+        "http://a.example/1": ("urn:uuid:1", "site/site.wacz/archive/data.warc", 0),
+        "http://a.example/2": ("urn:uuid:2", "site/site.wacz/archive/data.warc", len(first)),
+    }
 
 
 def test_parts_have_the_schema_and_are_sorted_by_id(run_stage: Run, sources: tuple[FileSource, ...]) -> None:
@@ -241,8 +265,8 @@ def test_archives_from_before_warc_are_a_source_like_others(
     pages = [html(f"Page {number} of the old web. " * 20) for number in range(3)]
     parts = [b"filedesc://old.arc 0.0.0.0 20061115092114 text/plain 76\n1 0 InternetArchive\n" + b"URL IP-address Arch"]
     parts[0] += b"ive-date Content-type Archive-length\n\n"
-    for number, page in enumerate(pages):
-        block = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n" + page
+    for number, content in enumerate(pages):
+        block = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n" + content
         line = f"http://{number}.example/ 207.241.229.39 2006111509210{number} text/html {len(block)}\n"
         parts.append(line.encode() + block + b"\n")
     data = [gzip.compress(part, mtime=0) if packed else part for part in parts]

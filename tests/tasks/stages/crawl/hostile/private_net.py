@@ -49,6 +49,8 @@ SETTINGS: dict[str, object] = {
     "max_depth": 1,
     # A hundred hosts share two addresses; politeness by address is not tested here.
     "ip_delay_s": 0.02,
+    # Requests are counted.
+    "guess_sitemaps": False,
     "timeout_s": 3.0,
     "max_backoff_s": 2.0,
     "time_box_s": 60.0,

@@ -31,8 +31,9 @@ def readable():
         "bomb in deflate": (deflated(bomb, 15), "deflate"),
         "bomb in bare deflate": (deflated(bomb, -15), "deflate"),
         "bomb in br": (brotli.compress(bomb, quality=1), "br"),
+        "bomb in zstd": (pa.compress(bomb, "zstd", asbytes=True), "zstd"),
         "bomb in two layers": (nested(bomb, 2), "gzip, gzip"),
-        "a header that lies": (TEXT, "gzip"),
+        **{f"a header that lies about {coding}": (TEXT, coding) for coding in ("gzip", "deflate", "br", "zstd")},
         "truncated gzip": (gzip.compress(TEXT + bytes(range(256)) * 100)[:-200], "gzip"),
         "garbage behind gzip": (gzip.compress(TEXT) + b"garbage" * 1000, "gzip"),
         "several members": (gzip.compress(TEXT[:50]) + gzip.compress(TEXT[50:]), "gzip"),
@@ -46,11 +47,9 @@ def readable():
 
 def unreadable():
     return {
-        "bomb in zstd": (pa.compress(TEXT + b" " * BLANK, "zstd", asbytes=True), "zstd"),
         "three layers": (nested(TEXT, 3), "gzip, gzip, gzip"),
         "a hundred layers": (nested(TEXT, 3), ", ".join(["gzip"] * 100)),
-        "br that is none": (TEXT, "br"),
-        "deflate that is none": (TEXT, "deflate"),
+        "br that is neither a stream nor text": (b"\0" + TEXT, "br"),
         "an unknown coding over gzip": (gzip.compress(TEXT), "x-secret"),
         "broken gzip": (b"\x1f\x8b" + b"\xff" * 100, "gzip"),
         "empty gzip": (b"", "gzip"),
