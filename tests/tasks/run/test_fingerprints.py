@@ -12,13 +12,13 @@ from tasks.run.catalogue import STAGES
 from tasks.run.recipe import find_recipe
 
 BEFORE = {
-    "inject": "2e0aa42322e09ca4",
-    "rank": "2f47cb8f4aa75fbf",
-    "generate": "c34069808120cbc6",
-    "fetch": "8c0f9d89c15e25db",
-    "render": "27a227780b00e2ee",
-    "update": "f6cba74f06012ede",
-    "publish": "2a9d72237d656e1a",
+    "inject": "06c985f95ae75fa4",
+    "rank": "02f655049a3b5757",
+    "generate": "56c69ab0fdf670a7",
+    "fetch": "5f116ebf0048501a",
+    "render": "b5f5f930a22618d1",
+    "update": "99facb205038cae1",
+    "publish": "edd98f31721aacb3",
     "stream": "634d56dacc9e3bbb",
     "archive": "13705a58d78c4696",
     "extract": "8a1f3e11ba136365",
