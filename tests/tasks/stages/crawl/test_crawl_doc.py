@@ -17,9 +17,9 @@ TEXT = DOC.read_text()
 SETTINGS = TEXT.partition("\n## Settings")[2].partition("\n## ")[0]
 WORDS = {8 << 20: "8 MiB", 4 << 30: "4 GiB", 32 << 20: "32 MiB", 2 << 30: "2 GiB"}
 # Settings whose default the table gives in words.
-IN_WORDS = {"include_hosts", "ip_delay_s", "ai_optouts", "name_servers", "mime_types", "chromium", "blocked"} | {
-    "render",
-    "signature",
+IN_WORDS = {
+    *("include_hosts", "ip_delay_s", "guess_sitemaps", "ai_optouts", "name_servers", "mime_types", "chromium"),
+    *("blocked", "render", "signature"),
 }
 
 

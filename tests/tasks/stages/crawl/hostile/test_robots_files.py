@@ -67,7 +67,7 @@ UNAVAILABLE = {
     "drip": endless(HEAD + b"\r\n", b"U", 0.2),
     "redirect loop": redirect("/robots.txt"),
     "no HTTP": b"SSH-2.0-x\r\n",
-    "broken coding": text(b"broken", "Content-Encoding: br"),
+    "broken coding": text(b"\0broken", "Content-Encoding: br"),
     "Retry-After -1": status("503 Busy", "Retry-After: -1"),
 }
 

@@ -26,7 +26,7 @@ def hostile():
         "no HTTP": b"SSH-2.0-x\r\n",
         "brackets": file(b"[" * 200_000 + b"]" * 200_000),
         "a number of 400,000 digits": file(b"[" + b"9" * 400_000 + b"]"),
-        "broken coding": file(RESERVED, "Content-Encoding: br"),
+        "broken coding": file(b"\0" + RESERVED, "Content-Encoding: br"),
         "to the network": redirect("http://10.0.0.1/tdmrep.json"),
         "to metadata": redirect("http://169.254.169.254/latest/meta-data/"),
         "to a file": redirect("file:///etc/passwd"),
