@@ -43,7 +43,6 @@ from tasks.run.catalogue import MAKERS
 from tasks.run.result import Json
 from tasks.run.trace.cards import card, tuned_card
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
-from tasks.trainer.interchange.exported_folder import small_files
 from tasks.trainer.interchange.gguf_file import write_gguf
 from tasks.trainer.interchange.huggingface import (
     ADAPTER_CONFIG,
@@ -52,6 +51,7 @@ from tasks.trainer.interchange.huggingface import (
     adapter_config,
     adapter_name,
     llama_name,
+    small_files,
 )
 from tasks.trainer.interchange.weights import TORCH_NAMES, copy_renamed, export_weights
 from tasks.trainer.model.model_file import last_weights

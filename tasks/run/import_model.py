@@ -36,12 +36,9 @@ from tasks.stages.tokens.token_import import check_ids, check_lossless, special_
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.interchange.chat_template import FILE as CHAT_TEMPLATE
+from tasks.trainer.interchange.huggingface import CONFIG, GENERATION_CONFIG, TOKENIZER, TOKENIZER_CONFIG
 from tasks.trainer.interchange.model_folder import (
-    CONFIG,
-    GENERATION_CONFIG,
     SOURCE_FILES,
-    TOKENIZER,
-    TOKENIZER_CONFIG,
     FolderModel,
     read_chat_template,
     read_ends,

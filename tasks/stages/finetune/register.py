@@ -16,8 +16,7 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.tokens.exposure import origin_refs, source_files
 from tasks.stages.finetune import COMPARISON, TunedConfig
-from tasks.trainer.interchange.exported_folder import small_files
-from tasks.trainer.interchange.huggingface import llama_name
+from tasks.trainer.interchange.huggingface import llama_name, small_files
 from tasks.trainer.interchange.weights import WEIGHTS, copy_renamed
 from tasks.trainer.model.model_file import last_weights
 

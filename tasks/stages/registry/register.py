@@ -15,8 +15,7 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.exposure import origin_ref
 from tasks.stages.registry import RegisterConfig
-from tasks.trainer.interchange.exported_folder import small_files
-from tasks.trainer.interchange.huggingface import llama_name
+from tasks.trainer.interchange.huggingface import llama_name, small_files
 from tasks.trainer.interchange.weights import copy_renamed
 
 VERSION = 2

@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from tasks.core.errors import InputError
+from tasks.trainer.interchange.huggingface import CONFIG, TOKENIZER, TOKENIZER_CONFIG
 from tasks.trainer.interchange.model_folder import (
-    CONFIG,
-    TOKENIZER,
-    TOKENIZER_CONFIG,
     around,
     read_chat_template,
     read_ends,

@@ -21,11 +21,17 @@ from tasks.core.errors import InputError
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.interchange.chat_template import FILE as CHAT_TEMPLATE
 from tasks.trainer.interchange.chat_template import stated_template
-from tasks.trainer.interchange.huggingface import QWEN3_HEAD, llama_name
+from tasks.trainer.interchange.huggingface import (
+    CONFIG,
+    GENERATION_CONFIG,
+    QWEN3_HEAD,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    listed_ids,
+    llama_name,
+)
 from tasks.trainer.interchange.weights import DTYPES, INDEX, WEIGHTS, StoredTensor, pieces_of, tensors_in
 
-CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenizer_config.json"
-GENERATION_CONFIG = "generation_config.json"
 SOURCE_FILES = (
     *(CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG, CHAT_TEMPLATE),
     *("special_tokens_map.json", "added_tokens.json"),
@@ -330,11 +336,6 @@ def tensor_shapes(model: ModelConfig, vocab_size: int) -> dict[str, tuple[int, .
     for layer in range(model.layers):
         shapes |= {f"layers.{layer}.{name}": shape for name, shape in in_layer.items()}
     return shapes
-
-
-def listed_ids(stated: Any) -> list[int]:
-    """Returns the tokens of `eos_token_id`, which is a number, a list or None."""
-    return list(stated) if isinstance(stated, list) else [] if stated is None else [stated]
 
 
 def read_ends(folder: Path) -> list[int]:

@@ -37,12 +37,10 @@ from tasks.core.errors import InputError, SluiceError, TransientError
 from tasks.core.hub import hub_errors, stated_content, verify
 from tasks.core.remote import connect, protocol_of, translate
 from tasks.trainer.interchange.address import HUB, HubModel, check_address, hub_model
+from tasks.trainer.interchange.huggingface import CONFIG, TOKENIZER, TOKENIZER_CONFIG
 from tasks.trainer.interchange.model_folder import (
-    CONFIG,
     SOURCE_FILES,
     STATED,
-    TOKENIZER,
-    TOKENIZER_CONFIG,
     indexed_files,
     read_files,
     read_model,

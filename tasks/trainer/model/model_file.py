@@ -18,7 +18,7 @@ from tasks.formats.tokens.exposure import tokenizer_of
 from tasks.formats.tokens.shard import TokenFormat
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.config import InitialSpec, ModelConfig, TrainConfig
-from tasks.trainer.interchange.huggingface import llama_name
+from tasks.trainer.interchange.huggingface import STOP, llama_name
 from tasks.trainer.interchange.weights import check_finite
 from tasks.trainer.model.shape import ModelShape
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from tasks.trainer.model.transformer import Transformer
 
 FILE = "model.json"
-_STOP = "stop_ids"
-"""Key of `model.json`: the tokens besides end-of-text that end a generated text, if there are any."""
 log = logging.getLogger(__name__)
 MERGED = f"merged/{MODEL}"
 """Weights of a fine-tuned model with its adapters merged, if it has any."""
@@ -46,7 +44,7 @@ def describe(config: ModelConfig, tokens: TokenFormat, seq_len: int, stop: Itera
     """
     more = sorted(set(stop) - {tokens.eos_id})
     return {
-        **({_STOP: more} if more else {}),
+        **({STOP: more} if more else {}),
         "model": config.model_dump(mode="json"),
         "vocab_size": tokens.vocab_size,
         "eos_id": tokens.eos_id,
@@ -58,7 +56,7 @@ def describe(config: ModelConfig, tokens: TokenFormat, seq_len: int, stop: Itera
 
 def stop_ids(described: Mapping[str, Any]) -> frozenset[int]:
     """Returns the tokens that end a generated text, by the content of `model.json`: end-of-text, and others."""
-    return frozenset((described["eos_id"], *described.get(_STOP, ())))
+    return frozenset((described["eos_id"], *described.get(STOP, ())))
 
 
 def load_model(description: Path, weights: Path) -> "tuple[Transformer, dict[str, Any]]":

@@ -13,9 +13,8 @@ from safetensors.torch import load_file, save_file
 from tasks.core.errors import InputError
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.inference import Sampling, continuation
-from tasks.trainer.interchange.exported_folder import small_files
 from tasks.trainer.interchange.gguf_file import SPLITS, pairwise, pre_tokenizer_name, write_gguf
-from tasks.trainer.interchange.huggingface import llama_config, llama_name
+from tasks.trainer.interchange.huggingface import llama_config, llama_name, small_files
 from tasks.trainer.interchange.weights import copy_renamed
 from tasks.trainer.model.transformer import Transformer, build
 from tests.corpora import Made

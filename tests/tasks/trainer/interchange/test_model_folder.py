@@ -15,8 +15,7 @@ from tasks.formats.tokens.shard import TokenFormat
 from tasks.trainer.config import InitialSpec, ModelConfig
 from tasks.trainer.inference import Sampling, continuation
 from tasks.trainer.interchange import weights as weights_module
-from tasks.trainer.interchange.exported_folder import small_files
-from tasks.trainer.interchange.huggingface import llama_name
+from tasks.trainer.interchange.huggingface import llama_name, small_files
 from tasks.trainer.interchange.model_folder import read_model, read_origin, read_tensors, tensor_shapes
 from tasks.trainer.interchange.weights import INDEX, SHARD_BYTES, TORCH_NAMES, StoredTensor, export_weights, write_fp32
 from tasks.trainer.model.model_file import describe, load_initial, load_model
