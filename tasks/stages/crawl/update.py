@@ -243,7 +243,7 @@ def _segment_of(segments: Sequence[Artifact], member: str) -> Artifact:
 def _attach_urls(connection: duckdb.DuckDBPyConnection, config: CrawlConfig, inputs: Inputs, member: str) -> None:
     previous, segments, rendered = inputs.get("previous"), inputs.many("segments"), inputs.many("rendered")
     own = _segment_of(segments, member)
-    crawldb.view_previous(connection, previous)
+    duck.view_previous(connection, previous)
     duck.view(connection, "log", [(own, path) for path in own.files(LOG)], FETCH_LOG)
     duck.view(connection, "listed", [(inputs["fetchlist"], fetchlist.URLS_FILE)])
     duck.view(connection, "seeds", [(inputs["seeds"], file_of(number_of(member)))])

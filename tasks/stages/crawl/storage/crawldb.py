@@ -15,14 +15,11 @@ removes the files of the others.
 
 import operator
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 from rbloom import Bloom
 
 from tasks.core.artifact import Artifact
-from tasks.formats.web.url import WITHOUT_ESCAPES, key
-from tasks.stages.crawl.storage import duck
 
 URLS_FILE = "urls.parquet"
 HOSTS_FILE = "hosts.parquet"
@@ -121,37 +118,10 @@ _CRAWLDB, _COMPLETE = "crawldb", "warc"
 _IDENTITIES = 5
 """The first version of the stage update whose keys are those of identities."""
 
-# Of several spellings of a page, its row is the one with the newest capture.
-_REKEYED = """
-CREATE VIEW previous AS
-SELECT s.* REPLACE (coalesce(CAST(r.key AS UUID), s.key) AS key) FROM stored s LEFT JOIN rekeyed r USING (url)
-WHERE s.url NOT IN (
-  SELECT url FROM (
-    SELECT url, captured_at, CAST(key AS UUID) AS key FROM rekeyed
-    UNION ALL SELECT url, captured_at, key FROM stored
-      WHERE key IN (SELECT CAST(key AS UUID) FROM rekeyed) AND url NOT IN (SELECT url FROM rekeyed)
-  ) QUALIFY row_number() OVER (PARTITION BY key ORDER BY captured_at DESC NULLS LAST, url) > 1
-)
-"""
-
 
 def has_old_keys(generation: Artifact) -> bool:
     """Returns whether a generation is of an earlier version, whose keys depend on the spelling of a URL."""
     return generation.record.stage_version < _IDENTITIES
-
-
-def view_previous(connection: duckdb.DuckDBPyConnection, generation: Artifact | None) -> None:
-    """Creates the view `previous` of the URLs of a generation (URLS), with the keys of this version."""
-    files = [(generation, URLS_FILE)] if generation else []
-    if generation is None or not has_old_keys(generation):
-        duck.view(connection, "previous", files, URLS)
-        return
-    duck.view(connection, "stored", files)
-    plain = f"regexp_full_match(url, {duck.quoted(WITHOUT_ESCAPES.pattern)})"
-    table = connection.sql(f"SELECT url, captured_at FROM stored WHERE NOT {plain}").to_arrow_table()
-    keys = pa.array([key(url).hex() for url in table.column("url").to_pylist()], pa.string())
-    connection.register("rekeyed", table.append_column("key", keys))
-    connection.execute(_REKEYED)
 
 
 class KnownUrls:

@@ -18,7 +18,7 @@ from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.page.links import parse_page
 from tasks.stages.crawl.page.sitemap import read_feed, read_sitemap
 from tasks.stages.crawl.policy import HostsFile, Policy
-from tasks.stages.crawl.storage import crawldb
+from tasks.stages.crawl.storage import crawldb, duck
 from tests.tasks.stages.crawl.site import Site
 
 LOWER, UPPER, TILDE, ESCAPED = "/%d9%85/", "/%D9%85/", "/~ann/", "/%7Eann/"
@@ -171,7 +171,7 @@ def test_a_crawl_db_of_an_earlier_version_gets_the_keys_of_identities(crawl):
         record = generation.record.model_copy(update={"stage_version": 4})
         old = Artifact(generation.store, generation.address, record)
         with duckdb.connect() as connection:
-            crawldb.view_previous(connection, old)
+            duck.view_previous(connection, old)
             found = connection.execute("SELECT url, key FROM previous").fetchall()
         assert sorted(url for url, _ in found) == sorted(map(site.url, pages))
         assert all(row_key.bytes == link(url).key for url, row_key in found)
