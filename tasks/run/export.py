@@ -5,9 +5,9 @@ and the takedowns in force, whose documents are excluded, and writes the tokens 
 Every format has the id and the URL of the document of every run of tokens.
 
 `export_model` writes a Hugging Face model folder in the Llama layout, optionally with a GGUF file for llama.cpp, or
-adapters in the layout of PEFT. It reads the last milestone of `checkpoint` or a fine-tuned model, `tokenizer`, and the
-records of all artifacts that these were made from. It writes weights, configurations, tokenizer and the model card
-(`README.md`).
+adapters in the layout of PEFT, with their base unless that is a folder or on the hub. It reads the last milestone of
+`checkpoint` or a fine-tuned model, `tokenizer`, and the records of all artifacts that these were made from. It writes
+weights, configurations, tokenizer and the model card (`README.md`).
 
 Both write a new local folder with `export.json`: the artifact that it was made from, and size and sha256 of every file.
 """
@@ -26,16 +26,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.core.artifact import Artifact
+from tasks.core.artifact import EXTERNAL, Artifact
 from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.core.terminal import Progress
 from tasks.formats.documents.tombstones import Tombstones, in_force
-from tasks.formats.tokens.exposure import IMPORT, source_files, tokenizer_of, unrecorded
+from tasks.formats.tokens.exposure import IMPORT, origin_of, source_files, tokenizer_of, unrecorded
 from tasks.formats.tokens.index import DocumentIndex
 from tasks.formats.tokens.marks import withheld_rows
-from tasks.formats.tokens.readings import TUNED
+from tasks.formats.tokens.readings import TUNED, is_tuned
 from tasks.formats.tokens.shard import SPLITS, ShardSet, TokenFormat
 from tasks.formats.tokens.token_files import bin_type, write_megatron_index, write_tar
 from tasks.run import lineage
@@ -43,11 +43,14 @@ from tasks.run.catalogue import MAKERS
 from tasks.run.result import Json
 from tasks.run.trace.cards import card, tuned_card
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
+from tasks.trainer.interchange.address import HUB, hub_model
 from tasks.trainer.interchange.gguf_file import write_gguf
 from tasks.trainer.interchange.huggingface import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
     CARD,
+    CONFIG,
+    GENERATION_CONFIG,
     adapter_config,
     adapter_name,
     llama_name,
@@ -70,6 +73,8 @@ The vocabulary of {vocab_size:,} entries is in `tokenizer.json`; `export.json` s
 Artifacts = Mapping[str, Artifact]
 """Artifacts of one lineage by kind (`tasks.run.lineage.chain`)."""
 
+BASE = "base"
+"""Folder of the base of exported adapters."""
 ADAPTER = "adapter"
 GGUF = "gguf"
 MODEL_FORMATS = ("model", GGUF, ADAPTER)
@@ -255,6 +260,7 @@ class ModelExport:
         open_weights: opens Sluice's safetensors file.
         is_adapter: whether the weights are only adapters.
         dtypes: dtype of the tensors that are not exported in fp32.
+        base: of adapters, a model that nothing outside the store has; it is written to the folder BASE.
     """
 
     artifact: Artifact
@@ -262,6 +268,7 @@ class ModelExport:
     open_weights: Callable[[], BinaryIO]
     is_adapter: bool = False
     dtypes: Mapping[str, str] = field(default_factory=dict)
+    base: "ModelExport | None" = None
 
     def write(self, folder: Path) -> None:
         """Writes files and weights into a folder."""
@@ -273,6 +280,9 @@ class ModelExport:
                     copy_renamed(source, target, adapter_name)
             else:
                 export_weights(source, folder, llama_name, self.dtypes)
+        if self.base:
+            (folder / BASE).mkdir()
+            self.base.write(folder / BASE)
 
 
 def without_finetuning(artifacts: Artifacts) -> dict[str, Artifact]:
@@ -298,17 +308,43 @@ def tuned_model(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> ModelExp
     return ModelExport(model, files, cast(Callable[[], BinaryIO], open_weights))
 
 
-def adapters(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> ModelExport:
-    """Returns only the adapters of a fine-tuned model; raises InputError if it has none."""
+def adapters(artifacts: Artifacts, takedowns: Sequence[Artifact], out: Path) -> ModelExport:
+    """Returns only the adapters of a fine-tuned model, for a folder `out`, with the base unless it is elsewhere.
+
+    Raises:
+        InputError: it has no adapters, or its base is gone.
+    """
     model = artifacts[TUNED]
     run = json.loads(model.read("run.json"))
     if run["lora"] is None:
         raise InputError(f"{model.address} has no adapters: all weights were trained", "export it as a model")
     model_files = _tuned_files(model)
-    files = {name: model_files[name] for name in ("tokenizer.json", "tokenizer_config.json")}
-    files |= {ADAPTER_CONFIG: adapter_config(run["lora"], run["base"]), CARD: tuned_card(artifacts, takedowns).encode()}
+    files = {name: content for name, content in model_files.items() if name not in (CONFIG, GENERATION_CONFIG)}
+    base = origin_of(model)
+    assert base is not None, "a fine-tuning has a base"
+    name, revision = _outside(base)
+    whole = None if name else _whole_model(base, takedowns)
+    files[ADAPTER_CONFIG] = adapter_config(run["lora"], name or str(out.absolute() / BASE), revision)
+    files[CARD] = tuned_card(artifacts, takedowns).encode()
     path = f"checkpoints/{name_of(run['steps'])}/{MODEL}"
-    return ModelExport(model, files, partial(model.open, path), is_adapter=True)
+    return ModelExport(model, files, partial(model.open, path), is_adapter=True, base=whole)
+
+
+def _outside(base: Artifact) -> tuple[str, str]:
+    """Returns name and commit of a base on the hub, or its unchanged folder and ""; ("", "") if it is neither."""
+    refs = {ref.role.partition(":")[2]: ref for ref in base.record.inputs if ref.role.startswith("file:")}
+    address = refs[CONFIG].address.removeprefix(EXTERNAL).removesuffix(f"/{CONFIG}") if CONFIG in refs else ""
+    if address.startswith(f"{HUB}://"):
+        return hub_model(address)
+    folder = Path(address)
+    is_folder = address.startswith("/") and all((folder / name).is_file() for name in refs)
+    unchanged = is_folder and all(sha256_of_file(folder / name) == ref.content for name, ref in refs.items())
+    return (address, "") if unchanged else ("", "")
+
+
+def _whole_model(model: Artifact, takedowns: Sequence[Artifact]) -> ModelExport:
+    artifacts = lineage.chain_of(model)
+    return tuned_model(artifacts, takedowns) if is_tuned(model) else _trained_model(artifacts, takedowns)
 
 
 def _tuned_files(model: Artifact) -> dict[str, bytes]:
@@ -342,7 +378,7 @@ def export_model(store: Store, recipe: str, version: str, kind: str, out: str, *
             hint = "; or export the fine-tuned model with --tuned" if TUNED in artifacts else ""
             raise InputError(f"{recipe}@{version} has no {required}", f"run the stage {stage} first{hint}")
     if kind == ADAPTER:
-        model = adapters(artifacts, takedowns)
+        model = adapters(artifacts, takedowns, Path(out))
     else:
         model = tuned_model(artifacts, takedowns) if tuned else _trained_model(without_finetuning(artifacts), takedowns)
     with new_folder(out) as folder:
@@ -350,8 +386,9 @@ def export_model(store: Store, recipe: str, version: str, kind: str, out: str, *
         if kind == GGUF:
             write_gguf(folder, folder / "model.gguf", str(model.artifact.address))
         files: Json = {
-            path.name: {"bytes": path.stat().st_size, "sha256": sha256_of_file(path)}
-            for path in sorted(folder.iterdir())
+            path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_of_file(path)}
+            for path in sorted(folder.rglob("*"))
+            if path.is_file()
         }
         record = model.artifact.record
         manifest = {"format": kind, "artifact": str(model.artifact.address), "fingerprint": record.fingerprint}
@@ -359,7 +396,7 @@ def export_model(store: Store, recipe: str, version: str, kind: str, out: str, *
     return Path(out).absolute()
 
 
-def _trained_model(artifacts: dict[str, Artifact], takedowns: list[Artifact]) -> ModelExport:
+def _trained_model(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> ModelExport:
     checkpoint = artifacts["checkpoint"]
     model_json, dtypes = json.loads(checkpoint.read("model.json")), _dtypes_before_import(checkpoint)
     model_json["dtype"] = TORCH_NAMES[dtypes.get("embedding.weight", "F32")]

@@ -247,18 +247,20 @@ def listed_ids(stated: Any) -> list[int]:
     return list(stated) if isinstance(stated, list) else [] if stated is None else [stated]
 
 
-def adapter_config(lora: Mapping[str, Any], base: str) -> bytes:
+def adapter_config(lora: Mapping[str, Any], base: str, revision: str = "") -> bytes:
     """Returns the content of PEFT's `adapter_config.json`.
 
     Args:
         lora: settings of the adapters, as in `run.json` of a fine-tuning.
-        base: name of the base; PEFT displays it, and loads it if it is a folder or a model of the hub.
+        base: the folder of the base, or its name on the hub, which PEFT loads.
+        revision: its commit on the hub; "" for a folder.
     """
     targets = [llama_name(f"layers.0.{_place(target)}.weight").split(".")[-2] for target in lora["targets"]]
     content = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": base,
+        "revision": revision or None,
         "r": lora["rank"],
         "lora_alpha": lora["alpha"],
         "lora_dropout": 0.0,

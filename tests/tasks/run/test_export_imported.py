@@ -210,6 +210,36 @@ def test_a_fine_tuning_changes_only_the_chat_template_of_the_tokenizer(tuned: Tu
     assert transformers.AutoTokenizer.from_pretrained(adapter).chat_template == template
 
 
+@pytest.mark.parametrize("changed", [False, True])
+def test_adapters_name_the_folder_of_their_base_or_have_it_if_that_has_changed(
+    tuned: Tuned, tmp_path: Path, changed: bool
+) -> None:
+    card = tuned.base / "tokenizer_config.json"
+    before = card.read_text()
+    card.write_text(before + " " * changed)
+    out = tuned.export("adapter", tmp_path / "adapter")
+    card.write_text(before)
+    config = json.loads((out / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == str(out / "base" if changed else tuned.base)
+    assert config["revision"] is None
+    assert (out / "base" / "config.json").exists() is changed
+    assert not (out / "config.json").exists()
+    base = transformers.AutoModelForCausalLM.from_pretrained(config["base_model_name_or_path"])
+    assert base.config.max_position_embeddings == CONTEXT
+
+
+@pytest.mark.oracle("peft")
+def test_peft_finds_the_base_of_adapters(tuned: Tuned, tmp_path: Path) -> None:
+    import peft
+
+    out = tuned.export("adapter", tmp_path / "adapter")
+    merged = transformers.AutoModelForCausalLM.from_pretrained(tuned.export("model", tmp_path / "out"))
+    ids = torch.arange(40)[None]
+    with torch.no_grad():
+        apart = peft.AutoPeftModelForCausalLM.from_pretrained(out)(ids).logits - merged(ids).logits
+    assert apart.abs().max() <= 1e-4
+
+
 def test_the_context_is_that_of_the_base_whatever_the_length_of_packed_sequences(tuned: Tuned, tmp_path: Path) -> None:
     out = tuned.export("model", tmp_path / "out")
     assert json.loads((out / "config.json").read_text())["max_position_embeddings"] == CONTEXT

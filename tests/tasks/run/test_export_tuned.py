@@ -147,6 +147,7 @@ def test_adapters_compute_the_same_in_peft(folder: Path, tmp_path: Path, targets
     whole = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     apart, spread = difference(as_trained(folder, model), peft.PeftModel.from_pretrained(whole, out).eval())
     assert apart <= 1e-4 < 1e-2 < spread
+    assert difference(as_trained(folder, model), peft.AutoPeftModelForCausalLM.from_pretrained(out).eval())[0] <= 1e-4
     assert transformers.AutoTokenizer.from_pretrained(out).chat_template == huggingface.chat_template(TEMPLATE)
 
 
@@ -161,7 +162,11 @@ def test_adapters_have_the_names_and_settings_of_peft(folder: Path, tmp_path: Pa
     assert len(weights) == len(ours) == 8
     config = json.loads((out / "adapter_config.json").read_text())
     assert (config["r"], config["lora_alpha"], config["target_modules"]) == (2, 6.0, ["down_proj", "q_proj"])
-    assert config["base_model_name_or_path"] == "test/checkpoint@dev"
+    # Nothing outside the store has the base, so it is in the folder; an artifact's id names nothing that PEFT can load.
+    assert config["base_model_name_or_path"] == str(out / "base")
+    base = export_model(Store(str(folder)), "test", "dev", "model", str(tmp_path / "base"))
+    assert (out / "base" / "model.safetensors").read_bytes() == (base / "model.safetensors").read_bytes()
+    assert "base/config.json" in json.loads((out / "export.json").read_text())["files"]
     with pytest.raises(InputError, match="adapters without their base"):
         exported(folder, "names", "model", tmp_path / "whole")
     tuned(folder, "full")

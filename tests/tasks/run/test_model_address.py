@@ -103,6 +103,14 @@ def test_a_base_is_imported_once_and_found_again_by_its_content(bench: Bench, mo
     assert [one.record.finished for one in bench.imported()] == [finished]
 
 
+def test_adapters_name_their_base_on_the_hub_with_its_commit(bench: Bench, hub: HubServer, tmp_path: Path) -> None:
+    bench.run(f"{HUB}@v1")
+    out = export_model(bench.store, "mine", "1", "adapter", str(tmp_path / "out"))
+    config = json.loads((out / "adapter_config.json").read_text())
+    assert (config["base_model_name_or_path"], config["revision"]) == (NAME, COMMIT)
+    assert not (out / "base").exists()
+
+
 def test_the_base_is_in_lineage_and_card(bench: Bench, model: Path, tmp_path: Path) -> None:
     bench.run(str(model))
     (base,) = bench.imported()
