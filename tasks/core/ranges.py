@@ -26,12 +26,11 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from tasks.core import npy
 from tasks.core.artifact import Artifact, FileEntry
 from tasks.core.cache import BlockCache
 from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError
-from tasks.core.open_files import MOST_MAPS, exhausted, map_file
+from tasks.core.open_files import MOST_MAPS, exhausted, load_array, map_file
 from tasks.core.part import Part
 
 CHECKSUMS = "checksums"
@@ -256,7 +255,7 @@ def parse_checksums(data: bytes, url: str, sha256: str, size: int) -> NDArray[np
         InputError: the content does not match the record.
     """
     if sha256_of(data) == sha256:
-        sums: NDArray[np.uint64] = npy.load(io.BytesIO(data))
+        sums: NDArray[np.uint64] = load_array(io.BytesIO(data))
         if sums.dtype == np.uint64 and sums.shape == (-(-size // BLOCK),):
             return sums
     raise InputError(f"{url} is damaged: it differs from its artifact's record", REMEDY)

@@ -29,8 +29,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from tasks.core import cache, npy
+from tasks.core import cache
 from tasks.core.errors import InputError
+from tasks.core.open_files import load_array
 from tasks.core.store import Store
 from tasks.formats.web.url import authority, bare, identity, split_port, target
 
@@ -127,7 +128,7 @@ def load_index(sources: Sequence[BlocklistFile]) -> BlocklistIndex:
         _save(hashes, hash_array)
         _save(categories, category_array)
     # Memory-mapped: pages that are never looked up are never loaded, and workers share the rest.
-    return BlocklistIndex(npy.load(hashes, mapped=True), npy.load(categories, mapped=True), names)
+    return BlocklistIndex(load_array(hashes, mapped=True), load_array(categories, mapped=True), names)
 
 
 def keys_of(url: str) -> Iterator[str]:

@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.core import npy
 from tasks.core.errors import InputError
+from tasks.core.open_files import load_array
 from tasks.filters.ngram import words
 
 Keys = NDArray[np.uint64]
@@ -221,7 +221,7 @@ class NgramModel:
         about = json.loads(path.read_text("utf-8"))
         if (about["format"], about["words"]) != (_FORMAT, words.VERSION):
             raise InputError(f"{path} is a model of another version of Sluice", "train it again: train_perplexity")
-        slots = [npy.load(local(f"order-{n + 1}.npy"), mapped=True) for n in range(len(about["entries"]))]
+        slots = [load_array(local(f"order-{n + 1}.npy"), mapped=True) for n in range(len(about["entries"]))]
         return cls([Table(array.view(np.ndarray), n) for array, n in zip(slots, about["entries"], strict=True)])
 
     def score(self, texts: Sequence[str]) -> Scores:

@@ -29,11 +29,10 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.core import npy
 from tasks.core.artifact import Artifact
 from tasks.core.config import nearest
 from tasks.core.errors import InputError
-from tasks.core.open_files import MOST_MAPS, exhausted
+from tasks.core.open_files import MOST_MAPS, exhausted, load_array
 from tasks.core.ranges import RangeArray, RangeReader
 from tasks.formats.tokens.shard import TokenFormat
 
@@ -279,7 +278,7 @@ class _FromArtifact:
     artifact: Artifact
 
     def __call__(self, name: str) -> PlanArray:
-        return npy.load(self.artifact.local(f"{FOLDER}/{name}"), mapped=True)
+        return load_array(self.artifact.local(f"{FOLDER}/{name}"), mapped=True)
 
 
 @dataclass(frozen=True)
@@ -287,7 +286,7 @@ class _FromFolder:
     folder: str
 
     def __call__(self, name: str) -> PlanArray:
-        return npy.load(Path(self.folder) / name, mapped=True)
+        return load_array(Path(self.folder) / name, mapped=True)
 
 
 class _Ranges:

@@ -25,10 +25,9 @@ import pyarrow as pa
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from tasks.core import npy
 from tasks.core.artifact import Artifact, ArtifactFolder
 from tasks.core.errors import InputError
-from tasks.core.open_files import exhausted, map_file
+from tasks.core.open_files import exhausted, load_array, map_file
 from tasks.formats.tokens.shard import ShardSet
 
 FOLDER = "spans"
@@ -190,7 +189,7 @@ class SuffixSample:
 
     def __init__(self, path: str, suffixes: int, itemsize: int) -> None:
         try:
-            self._keys: NDArray[np.bytes_] = npy.load(path)
+            self._keys: NDArray[np.bytes_] = load_array(path)
         except (OSError, ValueError, EOFError) as error:
             raise exhausted(error) or InputError(
                 f"{path} is not readable ({error})", "run the stage spans again"

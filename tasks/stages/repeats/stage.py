@@ -29,9 +29,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from tasks.core import npy
 from tasks.core.artifact import Artifact, ArtifactFolder, PartRecord
 from tasks.core.engine import Engine
+from tasks.core.open_files import load_array
 from tasks.core.pages import template
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.filters.recognisers.scan import without_personal_data
@@ -80,7 +80,7 @@ def run(config: RepeatsConfig, inputs: Inputs, output: Output, engine: Engine) -
     shard_records = output.map_parts(engine, partial(mark_shard, config.min_tokens, shards, own, ranges), shard_specs)
     metrics = _metrics(range_records, shard_records)
     if "report" not in output.committed:
-        candidates = np.concatenate([npy.load(own.local(path)) for path in ranges.sibling("candidates").paths("npy")])
+        candidates = np.concatenate([load_array(own.local(path)) for path in ranges.sibling("candidates").paths("npy")])
         with output.part("report", conserved=False) as part:
             write_report(part, config, candidates, RepeatDetails(inputs, suffixes), metrics)
     for path in (PAGE, LONGEST, FREQUENT):

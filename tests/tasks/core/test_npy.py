@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.core import npy
+from tasks.core.open_files import load_array
 
 
 class Cycle:
@@ -46,7 +46,7 @@ def test_headers_are_read_in_threads(restless: None) -> None:
         try:
             for _ in range(300):
                 Cycle()
-                npy.load(io.BytesIO(data))
+                load_array(io.BytesIO(data))
         except SystemError as error:
             failed.append(error)
 

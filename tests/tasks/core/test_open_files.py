@@ -10,12 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.core import npy
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.errors import InputError
-from tasks.core.open_files import exhausted, map_file, raise_limit
+from tasks.core.open_files import exhausted, load_array, map_file, raise_limit
 from tasks.core.ranges import RangeReader, ReadRequest, checksummed_file
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
@@ -128,7 +127,7 @@ def test_only_errors_of_a_full_process_are_explained_so(number: int, said: str |
 def test_a_mapped_array_is_that_of_the_file_read_only_and_its_file_is_closed(tmp_path: Path, array: np.ndarray) -> None:
     np.save(tmp_path / "a.npy", array)
     before = len(os.listdir("/proc/self/fd"))
-    found = npy.load(tmp_path / "a.npy", mapped=True)
+    found = load_array(tmp_path / "a.npy", mapped=True)
     assert len(os.listdir("/proc/self/fd")) == before
     assert found.dtype == array.dtype
     assert found.tolist() == array.tolist()
@@ -139,11 +138,11 @@ def test_a_mapped_array_is_that_of_the_file_read_only_and_its_file_is_closed(tmp
 def test_a_file_without_a_whole_array_is_an_error(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.npy").write_bytes(content)
     with pytest.raises((ValueError, EOFError)):
-        npy.load(tmp_path / "a.npy", mapped=True)
+        load_array(tmp_path / "a.npy", mapped=True)
     np.save(tmp_path / "b.npy", np.arange(100))
     (tmp_path / "b.npy").write_bytes((tmp_path / "b.npy").read_bytes()[:-8])
     with pytest.raises(ValueError, match=r"reshape|size"):
-        npy.load(tmp_path / "b.npy", mapped=True)
+        load_array(tmp_path / "b.npy", mapped=True)
 
 
 def test_a_map_lasts_when_its_file_is_removed(tmp_path: Path) -> None:
