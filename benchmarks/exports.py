@@ -8,7 +8,7 @@
 `datasets` in a separate environment, and with Megatron-LM's documented layout in 15 lines that share no code with
 the writer. By format: documents, tokens, whether all are equal, and the seconds of the export. Writes `exports.json`.
 
-`gguf`: MODEL is a folder written by `python -m tasks export .. gguf`. llama.cpp (`xllamacpp`, whose wheel includes it)
+`gguf`: MODEL is a folder written by `sluice export .. gguf`. llama.cpp (`xllamacpp`, whose wheel includes it)
 and `transformers` continue each prompt greedily, in fp32. llama.cpp sums in another order, so if the two
 likeliest tokens are closer than rounding the texts diverge: `same` counts the tokens until there, and `margin` is the
 difference of their logits at that token. Writes `llama_cpp.json`.

@@ -8,7 +8,7 @@
 | next | nothing; reading a removed file raises an error with the time and the reason |
 
 Files are listed first and removed after `grace_days`, and only with `[place.retention] remove`. What a registered model
-traces to is never removed. `python -m tasks gc` shows the same list, with the reason for everything that stays.
+traces to is never removed. `sluice gc` shows the same list, with the reason for everything that stays.
 """
 
 from airflow.sdk import DAG

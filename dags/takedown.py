@@ -9,7 +9,7 @@
 | next | nothing; new versions apply it, and a running training applies it from its next checkpoint on |
 
 Press **Trigger** and enter URLs, domains or document ids, one per line. Existing artifacts are not rewritten.
-`python -m tasks audit` verifies that the current artifacts are free of it, or lists the stages to run again.
+`sluice audit` verifies that the current artifacts are free of it, or lists the stages to run again.
 """
 
 from airflow.sdk import DAG, Param

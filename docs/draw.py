@@ -112,8 +112,8 @@ def trace() -> str:
         if index:
             parts.append(arrow(x - gap + 2, 48, x - 2, 48))
             parts.append(arrow(x - 2, 62, x - gap + 2, 62))
-    parts.append('<text class="code" x="8" y="18">python -m tasks trace --recipe demo URL</text>')
-    parts.append('<text class="code" x="8" y="100">python -m tasks trace --recipe demo step:42</text>')
+    parts.append('<text class="code" x="8" y="18">sluice trace --recipe demo URL</text>')
+    parts.append('<text class="code" x="8" y="100">sluice trace --recipe demo step:42</text>')
     return picture(932, 110, "A page, the training steps that read it, and back", parts)
 
 

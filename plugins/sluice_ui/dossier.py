@@ -1,6 +1,6 @@
 """The dossier of a version's model as a download: a child process makes it on request, and it is sent as a ZIP file.
 
-The child runs `python -m tasks dossier`, so the files are those of the shell, byte for byte. It reads the texts of all
+The child runs `sluice dossier`, so the files are those of the shell, byte for byte. It reads the texts of all
 kept documents; for a larger version the page shows the command instead.
 """
 
@@ -63,7 +63,7 @@ def refusal(checkpoint: Artifact | None) -> str:
         recipe = checkpoint.address.name.partition("/")[0]
         return (
             f"The kept documents have {size(kept)}, and the server reads {size(MOST_BYTES)}. Make it in a shell: "
-            f"python -m tasks dossier --recipe {recipe} --version {checkpoint.address.version} FOLDER"
+            f"sluice dossier --recipe {recipe} --version {checkpoint.address.version} FOLDER"
         )
     return ""
 

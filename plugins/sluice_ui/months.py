@@ -24,7 +24,7 @@ def months(recipe: Recipe, version: str, at: Address) -> str:
     artifact = report_of(store, recipe.name, version)
     if artifact is None:
         which = f"no report of {version}" if version else "no report of a month yet"
-        remedy = f"add [cycle] to the recipe, or run `python -m tasks month --recipe {recipe.name} --version VERSION`"
+        remedy = f"add [cycle] to the recipe, or run `sluice month --recipe {recipe.name} --version VERSION`"
         raise InputError(f"{recipe.name} has {which}", remedy)
     content = read_month(artifact)
     reports = {*store.folders(f"{recipe.name}/month")}

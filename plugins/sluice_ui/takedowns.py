@@ -2,7 +2,7 @@
 
 Reads the records of takedowns, the reports of those that are shown, and the records of the newest artifacts, but no
 documents: the report of a takedown names the artifacts that had its documents when it came into force, and the records
-of later artifacts the takedowns that they applied. `python -m tasks audit` reads the documents.
+of later artifacts the takedowns that they applied. `sluice audit` reads the documents.
 
 A preview finds the kept documents of a request in the document index of the newest tokens and the newest model.
 """

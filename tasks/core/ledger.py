@@ -51,9 +51,7 @@ class Ledger:
         try:
             return self._by_address[address]
         except KeyError:
-            raise InputError(
-                f"no artifact {address} in {self.store.root}", "list them with `python -m tasks ledger`"
-            ) from None
+            raise InputError(f"no artifact {address} in {self.store.root}", "list them with `sluice ledger`") from None
 
     def ancestors(self, address: str) -> list[str]:
         """Returns the ids of all artifacts that `address` was made from or adopted from, nearest first, each once."""

@@ -259,7 +259,7 @@ def page_lines(artifacts: RunArtifacts, question: Question) -> Iterator[str]:
     page_trace = trace(artifacts.store, artifacts.recipe, artifacts.version, chunk["url"])
     assert isinstance(page_trace, PageTrace)
     yield from render_tuned([tuning for tuning in page_trace.tuned if tuning.model == str(model.address)])[1:]
-    yield f"python -m tasks trace --recipe {artifacts.recipe} --version {artifacts.version} {chunk['url']}"
+    yield f"sluice trace --recipe {artifacts.recipe} --version {artifacts.version} {chunk['url']}"
 
 
 class ManualLine(NamedTuple):

@@ -345,7 +345,7 @@ def named_artifact(store: Store, field: str, name: str, own: ArtifactId | None =
         return artifact
     raise InputError(
         f"{field}: {address} is not in {store.root}, or was never completed",
-        "choose an artifact that `python -m tasks ledger` lists, or remove the setting",
+        "choose an artifact that `sluice ledger` lists, or remove the setting",
     )
 
 
@@ -396,7 +396,7 @@ def tokenizer_of_base(recipe: Recipe, store: Store, version: str) -> Artifact:
             f"[finetune] base: {config.base} is not in {store.root}"
             if config.base
             else f"the recipe {recipe.name} makes no tokenizer, and names no base that has one",
-            "name a model that `python -m tasks ledger` lists",
+            "name a model that `sluice ledger` lists",
         )
     tokenizer = tokenizer_of(base)
     if tokenizer is None:

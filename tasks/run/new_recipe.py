@@ -203,8 +203,8 @@ class NewRecipe:
             [
                 *lines,
                 f"in Airflow: make up, then trigger {name}.{self.recipe.parts[0]}; the later DAGs follow",
-                f"in a shell: python -m tasks cycle --recipe {name}",
-                f"afterwards, what a training step read: python -m tasks trace --recipe {name} step:0",
+                f"in a shell: sluice cycle --recipe {name}",
+                f"afterwards, what a training step read: sluice trace --recipe {name} step:0",
             ]
         )
 
@@ -460,7 +460,7 @@ def _training(text_bytes: int) -> str:
     return (
         "# A first small model, in minutes on two cores. "
         f"The corpus has about {_rounded(tokens)} tokens before filtering.\n"
-        f"# `python -m tasks plan` estimates memory and time of a larger model.\n[train]\nsteps = {steps}\n"
+        f"# `sluice plan` estimates memory and time of a larger model.\n[train]\nsteps = {steps}\n"
     )
 
 
@@ -488,7 +488,7 @@ def _site(url: str, name: str, contact: str) -> str:
         "[dedup_index]",
         "enabled = true # a cycle publishes only documents that no earlier one has published",
         "",
-        "# A first small model, in minutes on two cores. `python -m tasks plan` estimates a larger one.",
+        "# A first small model, in minutes on two cores. `sluice plan` estimates a larger one.",
         "[train]",
         f"steps = {_STEPS[1]}",
         "",

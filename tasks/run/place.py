@@ -268,7 +268,7 @@ class Place(Config):
     train: TrainPlace = TrainPlace()
     alerts: AlertsPlace = AlertsPlace()
     retention: Retention | None = None
-    """None: the recipe has no DAG `retention`; `python -m tasks gc` has the defaults."""
+    """None: the recipe has no DAG `retention`; `sluice gc` has the defaults."""
 
     lake: LakePlace | None = None
     """None: the recipe has no DAG `lake`."""

@@ -227,9 +227,7 @@ def _listed(store: Store, recipe: str) -> dict[str, datetime]:
 
 def _check_dropped(records: "_Records", drop: Collection[str]) -> None:
     for version in sorted(set(drop) - {artifact.address.version for artifact in records.own}):
-        raise InputError(
-            f"{records.recipe} has no version {version}", "name versions that `python -m tasks ledger` lists"
-        )
+        raise InputError(f"{records.recipe} has no version {version}", "name versions that `sluice ledger` lists")
     for champion in records.champions() if drop else ():
         if champion.version in drop:
             raise InputError(f"{champion} is the champion", "promote another model first")

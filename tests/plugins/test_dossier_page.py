@@ -55,7 +55,7 @@ def test_a_large_version_shows_the_command_and_one_without_a_model_says_so(get, 
 
     monkeypatch.setattr(dossier, "MOST_BYTES", 10)
     page = get("/sluice/recipe/test?version=dev").text
-    assert "python -m tasks dossier --recipe test --version dev FOLDER" in page
+    assert "sluice dossier --recipe test --version dev FOLDER" in page
     assert "Download the dossier" not in page
     assert get(ADDRESS).status_code == 404
     shutil.rmtree(store / "test" / "checkpoint")

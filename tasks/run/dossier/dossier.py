@@ -146,7 +146,7 @@ def _traces(
                 "source": document.source,
                 "steps": len(steps),
                 "first_steps": list(steps[:_STEPS]),
-                "command": f"python -m tasks trace --recipe {recipe} --version {version} {doc_id}",
+                "command": f"sluice trace --recipe {recipe} --version {version} {doc_id}",
             }
         )
     return rows

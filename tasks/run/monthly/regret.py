@@ -1,7 +1,7 @@
 """Regret: bits per byte of the models of all months on held-out text of all months.
 
 Nothing is scored here. The scores of a month's model, of the champion that it was compared with, and of any model that
-`python -m tasks evaluate-model <recipe>/checkpoint@<month> --version <this month>` has scored, have a row per held-out
+`sluice evaluate-model <recipe>/checkpoint@<month> --version <this month>` has scored, have a row per held-out
 document; accumulated shards say in which month a document was encoded. Models on text of their own month are
 in-distribution, on earlier text backward (forgetting), on later text forward (ageing), as in TiC-LM (Li et al. 2025,
 arXiv 2504.02107). A value that nobody has scored is missing.

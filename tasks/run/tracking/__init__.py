@@ -2,7 +2,7 @@
 
 Only this package imports mlflow, inside functions because the import takes 1.5 CPU-seconds. Tracking is optional: a
 stage continues if the server is down. A `Message` has the data to send about a stage run. Unsent messages may stay in
-the outbox for days; they are sent by the next stage that reaches the server, or by `python -m tasks sync`.
+the outbox for days; they are sent by the next stage that reaches the server, or by `sluice sync`.
 """
 
 import json

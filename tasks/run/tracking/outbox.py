@@ -1,6 +1,6 @@
 """The outbox: what MLflow missed while it was down, and what it has refused.
 
-A message is about one stage run. It waits in `.outbox/` of the store until a later stage sends it, or `python -m tasks
+A message is about one stage run. It waits in `.outbox/` of the store until a later stage sends it, or `sluice
 sync`. What MLflow refuses for good (a deleted experiment or run, a name that it does not accept), and what cannot be
 read any more, is set aside in `.outbox-refused/` with the reason, and the messages behind it are sent. `sync` tries it
 again, after a person has corrected the cause, or forgets it.
@@ -118,7 +118,7 @@ def _set_aside(store: Store, name: str, text: str, unsent: Unsent) -> None:
     with store.write(f"{REFUSED}/{name}") as file:
         file.write(json.dumps({"reason": unsent.reason, "message": text}).encode())
     store.remove(f"{OUTBOX}/{name}")
-    log.warning("MLflow refuses a run, which is set aside; correct the cause, then `python -m tasks sync`: %s", unsent)
+    log.warning("MLflow refuses a run, which is set aside; correct the cause, then `sluice sync`: %s", unsent)
 
 
 def _text(store: Store, path: str) -> str:

@@ -354,9 +354,7 @@ def status(store: Store, recipe: str, version: str = "", now: datetime | None = 
     seeds = Artifact.find(store, ArtifactId(name, version)) if version else newest(store, name)
     if seeds is None:
         cycle = f"{recipe}@{version}" if version else f"of {recipe}"
-        raise InputError(
-            f"no cycle {cycle} is in {store.root}", "run `python -m tasks inject`, or name another version"
-        )
+        raise InputError(f"no cycle {cycle} is in {store.root}", "run `sluice inject`, or name another version")
     version, members = seeds.address.version, seeds.record.members
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         artifacts = pool.map(

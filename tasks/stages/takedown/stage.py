@@ -210,9 +210,7 @@ def values_to_lift(config: TakedownConfig, in_force: Container[tuple[str, str]])
     def find(text: str) -> tuple[str, str]:
         value = _parse_line(text)
         if value not in in_force:
-            raise _InvalidLine(
-                "is not in force", "name a value that was taken down; `python -m tasks audit --json` lists all"
-            )
+            raise _InvalidLine("is not in force", "name a value that was taken down; `sluice audit --json` lists all")
         return value
 
     return dict.fromkeys(_values("takedown.lift", config.lift, find))
@@ -242,7 +240,7 @@ def _url(text: str) -> str:
         raise _InvalidLine(
             "is not an http or https URL, nor the file:// URL of a document",
             "write it as https://host/path or file://source/file, or give the document's id under documents; "
-            "`python -m tasks trace` prints both",
+            "`sluice trace` prints both",
         )
     return url
 
@@ -264,5 +262,5 @@ def _domain(text: str) -> str:
 
 def _document(text: str) -> str:
     if not _ID.fullmatch(text.lower()):
-        raise _InvalidLine("is not a document id", "an id is 32 hex digits, as `python -m tasks trace` prints it")
+        raise _InvalidLine("is not a document id", "an id is 32 hex digits, as `sluice trace` prints it")
     return text.lower()

@@ -1,4 +1,4 @@
-"""Commands whose reader closes the pipe, such as `python -m tasks ... | head`."""
+"""Commands whose reader closes the pipe, such as `sluice ... | head`."""
 
 import os
 import subprocess

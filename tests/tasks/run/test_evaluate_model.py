@@ -1,4 +1,4 @@
-"""`python -m tasks evaluate-model`: scores of a model from elsewhere are those of `transformers` and of lm-eval."""
+"""`sluice evaluate-model`: scores of a model from elsewhere are those of `transformers` and of lm-eval."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""`python -m tasks export .. model`: the trained weights, and their lineage."""
+"""`sluice export .. model`: the trained weights, and their lineage."""
 
 import json
 from pathlib import Path

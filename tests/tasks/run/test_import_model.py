@@ -1,4 +1,4 @@
-"""`python -m tasks import-model`: a model folder becomes a checkpoint that fine-tuning, training and export read."""
+"""`sluice import-model`: a model folder becomes a checkpoint that fine-tuning, training and export read."""
 
 import json
 from dataclasses import dataclass

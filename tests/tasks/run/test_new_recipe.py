@@ -112,7 +112,7 @@ def test_the_printed_commands_go_from_files_to_a_model_and_back(
     folder = handbook(tmp_path / "handbook")
     archives(folder / "archives")
     assert main(["init", str(folder)]) == 0
-    printed = re.findall("python -m tasks (.*)", capsys.readouterr().out)
+    printed = re.findall("sluice (.*)", capsys.readouterr().out)
     cycle, trace = (command.split() for command in printed)
     assert main([*cycle, *SMALL]) == 0
     documents, model = (

@@ -65,7 +65,7 @@ def test_a_deleted_experiment_is_set_aside_and_sent_when_it_is_restored(
     assert "must be in the 'active' state" in refused.reason
     [path] = store.list(REFUSED)
     assert json.loads(store.read(path))["reason"] == refused.reason
-    assert f"MLflow refuses a run, which is set aside; correct the cause, then `python -m tasks sync`: {refused}" in (
+    assert f"MLflow refuses a run, which is set aside; correct the cause, then `sluice sync`: {refused}" in (
         caplog.messages
     )
     assert send_messages(store).refused == [], "a stage does not try it again"

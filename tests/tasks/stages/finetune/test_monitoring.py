@@ -43,7 +43,7 @@ def test_the_page_of_a_fine_tuning_states_its_method_speed_and_trace_commands(
         "<th>trained<td>adapters of rank 4 on wq, wv of a base in nf4, on instructions (SFT)",
         "the last ones of test/checkpoint@dev (sha256 ",
         "<code>comparison.json</code> of test/tuned_scores@dev",
-        "python -m tasks trace --recipe test --version dev tuned:N",
+        "sluice trace --recipe test --version dev tuned:N",
     ):
         assert shown in page, shown
     assert "explain" not in page, "words of a fine-tuned model are not searched"

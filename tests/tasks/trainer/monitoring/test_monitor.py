@@ -76,7 +76,7 @@ def test_a_stage_run_reports_its_page_and_step_percentiles(made: Made, tmp_path:
         "<td>the whole model on each rank, bit for bit as on one",
         "<th>parameters<td>34,336",
         "<code>scores.json</code> of test/scores@dev",
-        "python -m tasks trace --recipe test --version dev step:N",
+        "sluice trace --recipe test --version dev step:N",
     ):
         assert shown in page, shown
     assert [step for step, _ in tracker.of("step_s/p90")] == [11]
