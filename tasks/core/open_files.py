@@ -88,14 +88,23 @@ def load_array(source: str | Path | IO[bytes], *, mapped: bool = False) -> NDArr
     return array
 
 
-def _view(data: pa.Buffer) -> NDArray[Any]:
-    """Returns the array in the bytes of a file, read-only. np.memmap would keep the file open."""
-    file = cast(IO[bytes], pa.BufferReader(data))
+def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, "np.dtype[Any]"]:
+    """Reads the header of an `.npy` file; returns shape, whether the order is by column, and dtype.
+
+    Raises:
+        ValueError: the file does not begin with such a header.
+    """
     with _HEADER_LOCK:
         version = np.lib.format.read_magic(file)
         if version not in _HEADERS:
             raise ValueError(f"it has the unknown version {version}")
-        shape, by_column, dtype = _HEADERS[version](file)
+        return _HEADERS[version](file)
+
+
+def _view(data: pa.Buffer) -> NDArray[Any]:
+    """Returns the array in the bytes of a file, read-only. np.memmap would keep the file open."""
+    file = cast(IO[bytes], pa.BufferReader(data))
+    shape, by_column, dtype = read_header(file)
     if dtype.hasobject:
         raise ValueError("it contains Python objects")
     items: NDArray[Any] = np.frombuffer(data, np.uint8)[file.tell() :][: math.prod(shape) * dtype.itemsize].view(dtype)

@@ -30,7 +30,7 @@ from tasks.core.artifact import Artifact, FileEntry
 from tasks.core.cache import BlockCache
 from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError
-from tasks.core.open_files import MOST_MAPS, exhausted, load_array, map_file
+from tasks.core.open_files import MOST_MAPS, exhausted, load_array, map_file, read_header
 from tasks.core.part import Part
 
 CHECKSUMS = "checksums"
@@ -202,8 +202,7 @@ class RangeArray:
 
     def __init__(self, reader: RangeReader, number: int) -> None:
         file = cast(BinaryIO, RangeFile(reader, number))
-        np.lib.format.read_magic(file)
-        shape, _, self.dtype = np.lib.format.read_array_header_1_0(file)
+        shape, _, self.dtype = read_header(file)
         if len(shape) != 1:
             raise ValueError(f"it has the shape {shape}")
         self.ndim = 1
