@@ -307,7 +307,7 @@ class Trainer:
         if self.logs:
             self.logs = Logs.at(self.out, self.step)
         message = f"{ROLL_BACK_AFTER} steps refused in a row from step {first}; back to step {self.step}"
-        remedy = "see the documents in skipped.jsonl; if it recurs lower optim.lr"
+        remedy = "nothing, unless it recurs: then lower optim.lr"
         self.faults.report(ROLLBACK, first, f"{message}, steps up to {until - 1} are passed over", remedy)
 
     def _checkpoint_due(self) -> bool:
