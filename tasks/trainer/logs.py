@@ -6,7 +6,9 @@ data_wait (share of the step), memory_gib, and on a GPU mfu and gpu/... (see `te
 text was measured also has bpb and bpb/<source> (null if not finite), and heldout_s. The last step of a canary also has
 bpb/<task>/<metric> of the tasks that it scores.
 
-`skipped.jsonl` has one line per skipped step: reason, loss, gradient norm and the document slices of its batch.
+`skipped.jsonl` has one line per skipped step: reason, loss, gradient norm and the document slices of its batch; if the
+loss was refused, also the cause as far as it was found, and suspected, the rows of documents by shard that were
+suspected and are not withheld.
 `starts.jsonl` has one line per start of the ranks, including restarts after a crash. Rank 0 writes these files; rank 0,
 the agent and the stage append to `faults.jsonl`.
 """

@@ -23,7 +23,6 @@ from tasks.trainer.checkpoints.saving import Saver
 from tasks.trainer.checkpoints.sources import sources_of
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.data.batches import Batch, Loader, open_data
-from tasks.trainer.data.poison import PoisonSearch
 from tasks.trainer.data.withheld import NOTHING_LEFT, Withheld
 from tasks.trainer.hooks import Gradient, Hook
 from tasks.trainer.integrity.corruption import Integrity, processor
@@ -31,6 +30,7 @@ from tasks.trainer.integrity.guard import (
     PASSED_OVER,
     ROLL_BACK_AFTER,
     LossGuard,
+    PoisonSearch,
     StepRanges,
     drop_after,
     in_ranges,
@@ -196,7 +196,9 @@ class Trainer:
             gradient = self.gradient(parts)
             for hook in self.hooks:
                 gradient = hook.after_backward(step, parts, gradient)
-            refused = self._refusal(gradient)
+            refused = NOTHING_LEFT
+            if gradient.labels:
+                refused = self.guard.refusal(step, gradient.loss, gradient.norm, gradient.cause)
         lr = learning_rate(self.run.optim, step, self.run.steps)
         if refused:
             self._skip(refused, gradient)
@@ -225,12 +227,6 @@ class Trainer:
         if self.logs:
             self.logs.metrics.write(line)
         return gradient
-
-    def _refusal(self, gradient: Gradient) -> str | None:
-        """Returns the reason to skip this step, or None."""
-        if not gradient.labels:
-            return NOTHING_LEFT
-        return self.guard.refusal(self.step, gradient.loss, gradient.norm, gradient.cause)
 
     def gradient(self, parts: Mapping[int, Batch]) -> Gradient:
         """Computes the gradient of this step; if it is suspicious, recomputes it on this rank and on others.
@@ -307,7 +303,7 @@ class Trainer:
         if self.logs:
             self.logs = Logs.at(self.out, self.step)
         message = f"{ROLL_BACK_AFTER} steps refused in a row from step {first}; back to step {self.step}"
-        remedy = "see the documents in skipped.jsonl; if it recurs lower optim.lr"
+        remedy = "nothing, unless it recurs: then lower optim.lr"
         self.faults.report(ROLLBACK, first, f"{message}, steps up to {until - 1} are passed over", remedy)
 
     def _checkpoint_due(self) -> bool:

@@ -7,7 +7,8 @@ chunk is learned as the response to its document's title and its headings.
 Writes `examples/<part>.arrow` and `heldout/<part>.arrow` with the held-out examples, one part per file and per part of
 the chunks, and `examples.json` (`tasks.formats.documents.examples`). A row that cannot be read is quarantined with its
 cause (`quarantine/`); a row that is longer than a sequence, is not selected, or has no learned tokens is counted as
-rejected, and so is a row of a file with an empty answer, or that repeats an earlier row of its file.
+rejected, and so is a row of a file with an empty answer, or that repeats an earlier row of its file, and a preference
+between answers that are equal for the model.
 """
 
 import glob
@@ -47,7 +48,7 @@ from tasks.stages.finetune.templates import DialogueTemplate, Segments, template
 VERSION = 4
 _COUNTED = ("tokens", "learned_tokens", "heldout")
 TOO_LONG, NOTHING_TO_LEARN = "too_long", "nothing_to_learn"
-EMPTY_ANSWER, DUPLICATE = "empty_answer", "duplicate"
+EMPTY_ANSWER, DUPLICATE, EQUAL_ANSWERS = "empty_answer", "duplicate", "equal_answers"
 
 Rows = Iterator[tuple[dict[str, Any], list[Segments], str]]
 """Origin of an example, its texts, and the key that determines whether it is held out."""
@@ -187,7 +188,7 @@ def make_part(
     ):
         for origin, texts, key in rows(encoder.template, part):
             example = encoder.example(texts)
-            if reason := _rejected(example, config.seq_len):
+            if reason := _rejected(example, config):
                 part.reject(reason)
                 continue
             part.count_out()
@@ -200,9 +201,12 @@ def make_part(
                 learned_writer.add({**origin, **example})
 
 
-def _rejected(example: dict[str, Any], seq_len: int) -> str:
-    if sum(example["lengths"]) > seq_len:
+def _rejected(example: dict[str, Any], config: ExamplesConfig) -> str:
+    if sum(example["lengths"]) > config.seq_len:
         return TOO_LONG
+    first, tokens = example["lengths"][0], example["tokens"]
+    if config.kind == examples.PREFERENCES and tokens[:first] == tokens[first:]:
+        return EQUAL_ANSWERS
     return "" if all(example["any_learned"]) else NOTHING_TO_LEARN
 
 

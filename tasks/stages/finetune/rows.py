@@ -57,14 +57,12 @@ def preference(row: Mapping[str, Any]) -> list[Dialogue]:
     """Returns the chosen and the rejected dialogue of a row, of which the responses after the prompt are learned.
 
     The prompt is `prompt` or `messages`, before both answers. A row without has whole conversations, and their common
-    messages are the prompt.
+    messages are the prompt; of two equal conversations, all messages but the last. Equal answers are no error here.
 
     Raises:
-        ValueError: `chosen` or `rejected` is missing or malformed, both are the same, or there is no prompt.
+        ValueError: `chosen` or `rejected` is missing or malformed, or there is no prompt.
     """
     row = _named(row)
-    if row.get("chosen") == row.get("rejected"):
-        raise ValueError("chosen and rejected are the same")
     name = "messages" if "prompt" not in row and "messages" in row else "prompt"
     has_prompt = name in row
     if not has_prompt and isinstance(row.get("chosen"), str):
@@ -76,6 +74,8 @@ def preference(row: Mapping[str, Any]) -> list[Dialogue]:
         return [_dialogue(row, [*prompt, *answer], len(prompt)) for answer in (chosen, rejected)]
     pairs = zip(chosen, rejected, strict=False)
     shared = next((at for at, (one, other) in enumerate(pairs) if one != other), min(len(chosen), len(rejected)))
+    if chosen == rejected:
+        shared -= 1
     if not 0 < shared < min(len(chosen), len(rejected)):
         raise ValueError(
             "there is no prompt, and chosen and rejected do not begin with equal messages that differ later"

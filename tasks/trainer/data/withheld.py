@@ -5,15 +5,15 @@ state of every checkpoint from its step on, so that resumed runs and any number 
 
 A blank document keeps its positions: its tokens are replaced by end-of-text, and none of its tokens is a label.
 Documents of a sequence do not attend to one another, so a blank document does not affect the model, and the rest of the
-batch is unchanged.
+batch is unchanged. In the same way the loss of a single document is measured (`slice_losses`).
 """
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -128,7 +128,7 @@ class Withheld(Hook):
 
     def _withheld_slices(self, slices: Slices) -> NDArray[np.bool_]:
         """Returns which slices belong to withheld documents, shape (slices,)."""
-        names = [(self._batches.file_names[shard], row) for shard, row in places_of(slices)]
+        names = [(self._batches.file_names[shard], row) for shard, row in _places(slices)]
         return np.array([shard in self._shards or row in self._rows.get(shard, ()) for shard, row in names])
 
     def _write(self) -> None:
@@ -142,6 +142,73 @@ class Withheld(Hook):
         temporary = path.with_suffix(".aside")
         temporary.write_bytes(marks.to_json(self._marks))
         temporary.rename(path)
+
+
+class Prober(Protocol):
+    """A model that can compute the loss of sequences, on a single rank or on ranks that share a sequence."""
+
+    numbers: range
+
+    def probe(self, parts: Sequence[Batch]) -> NDArray[np.float64]:
+        """Returns this rank's contribution to the summed loss of each part, shape (parts,), without gradients.
+
+        All ranks call this with the same number of parts.
+        """
+
+    def terms(self, part: Batch) -> int:
+        """Returns the number of terms in the loss of a whole part on the CPU: labels, or pairs of preferences."""
+
+
+@dataclass(frozen=True)
+class SliceLoss:
+    """A slice of a document in a batch: its source, the terms of its loss (`Prober.terms`), and their sum in nats."""
+
+    source: str
+    shard: str
+    row: int
+    labels: int
+    loss: float
+
+
+def slice_losses(
+    prober: Prober, batches: StepData, ranks: Ranks, step: int, parts: Mapping[int, Batch]
+) -> list[SliceLoss]:
+    """Returns the slices of a step's batch with their losses; the result is equal on all ranks.
+
+    Args:
+        prober: the model.
+        batches: the batches of the run.
+        ranks: the process group.
+        step: 0-based.
+        parts: this rank's microbatches of the step, without withheld documents.
+    """
+    count = batches.batch_size // batches.microbatch
+    slices = {number: batches.slices_of(step, number) for number in range(count)}
+    sizes = {number: sum(map(len, sequences)) for number, sequences in slices.items()}
+    isolated = [
+        part for number in prober.numbers for part in _isolated_slices(parts[number], slices[number], batches.eos_id)
+    ]
+    shares = count // len(prober.numbers)
+    count_of_parts = max(sum(sizes[number] for number in range(first, count, shares)) for first in range(shares))
+    losses = prober.probe([*isolated, *[isolated[0]] * (count_of_parts - len(isolated))])
+    whole = torch.zeros((2, sum(sizes.values())), dtype=torch.float64, device=ranks.device)
+    begins = {number: sum(sizes[before] for before in range(number)) for number in range(count)}
+    at = [begins[number] + index for number in prober.numbers for index in range(sizes[number])]
+    whole[0, at] = torch.from_numpy(losses[: len(isolated)]).to(ranks.device)
+    whole[1, at] = torch.tensor([float(prober.terms(part)) for part in isolated], dtype=torch.float64).to(ranks.device)
+    ranks.sum([whole])
+    # Each of the ranks that share a sequence has counted its labels.
+    repeated = ranks.world // shares
+    places = [
+        (source, batches.file_names[shard], row)
+        for number, sequences in slices.items()
+        for source, sequence in zip(batches.sources_of(step, number), sequences, strict=True)
+        for shard, row in _places(sequence)
+    ]
+    return [
+        SliceLoss(source, shard, row, int(labels) // repeated, loss)
+        for (source, shard, row), loss, labels in zip(places, *whole.tolist(), strict=True)
+    ]
 
 
 def blank_slices(batch: Batch, slices: Sequence[Slices], withheld: Sequence[NDArray[np.bool_]], eos_id: int) -> Batch:
@@ -165,6 +232,16 @@ def blank_slices(batch: Batch, slices: Sequence[Slices], withheld: Sequence[NDAr
     return blanked if batch.bounds.learned is None else with_learned(blanked)
 
 
+def _isolated_slices(part: Batch, slices: Sequence[Slices], eos_id: int) -> Iterator[Batch]:
+    """Yields for each slice its sequence with all other slices blanked."""
+    for row, sequence_slices in enumerate(slices):
+        tensors = (part.tokens, part.labels, part.documents)
+        tokens, labels, documents = (tensor[row : row + 1].numpy() for tensor in tensors)
+        sequence = Batch.of(tokens, labels, documents)
+        for index in range(len(sequence_slices)):
+            yield blank_slices(sequence, [sequence_slices], [np.arange(len(sequence_slices)) != index], eos_id)
+
+
 def _rows(marks: Sequence[Mark]) -> dict[str, frozenset[int]]:
     """Returns the rows of all marks, by shard."""
     rows: dict[str, frozenset[int]] = {}
@@ -174,6 +251,6 @@ def _rows(marks: Sequence[Mark]) -> dict[str, frozenset[int]]:
     return rows
 
 
-def places_of(slices: Slices) -> list[tuple[int, int]]:
+def _places(slices: Slices) -> list[tuple[int, int]]:
     """Returns the number of the shard and the row of each slice."""
     return [(shard, row) for shard, row in slices[["shard", "row"]].tolist()]

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.data.heldout import EvaluationWindow, HeldoutDocument, evaluation_windows
-from tasks.trainer.data.poison import Prober
+from tasks.trainer.data.withheld import Prober
 from tasks.trainer.evaluation.items import EncodedItem, ScoringRequest, continuous, finite
 from tasks.trainer.hooks import Hook
 from tasks.trainer.logs import BPB

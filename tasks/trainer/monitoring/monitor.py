@@ -12,7 +12,8 @@ Alerts are derived from the values of the steps and the clock (`AlertDetector`):
                after the last one, when checkpoints are read and written, for `FIRST_S`
     spike      a step was skipped: its loss or gradient was not finite, or its loss far above recent ones
     data_wait  steps wait for data a tenth of the time
-    slow       MFU (or tokens per second, if MFU is unknown) has dropped by a fifth compared with earlier steps
+    slow       MFU (or tokens per second, if MFU is unknown) has dropped by a fifth compared with earlier steps of the
+               same data (`TrainSpec.data_changes`)
 
 and from the faults that the processes of the run report (`tasks.trainer.logs`):
 
@@ -31,7 +32,7 @@ import json
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -96,14 +97,19 @@ class AlertDetector:
         steps: number of steps of the run.
         now: seconds of a monotonic clock.
         step_prefix: with which `trace` finds a step of the run.
+        data_changes: steps from which the speed does not compare with that of earlier steps.
     """
 
-    def __init__(self, first_step: int, steps: int, now: float, step_prefix: str = "step") -> None:
+    def __init__(
+        self, first_step: int, steps: int, now: float, step_prefix: str = "step", data_changes: Collection[int] = ()
+    ) -> None:
         self.first_step, self.steps, self._step_prefix = first_step, steps, step_prefix
+        self._data_changes = data_changes
         self.open: dict[str, Alert] = {}
         self._step, self._at = first_step - 1, now
         self._recent: deque[tuple[float, float, float]] = deque()
         self._recent_s = 0.0
+        self._incomparable = 0  # of the recent steps, from the oldest on: those of earlier data
         self._before: deque[float] = deque(maxlen=BEFORE)
         self._last_skip = first_step
         self._last_fault: dict[str, int] = {}
@@ -121,6 +127,10 @@ class AlertDetector:
         if step < self.first_step:
             return
         self._step, self._at = step, now
+        if step in self._data_changes:
+            self._before.clear()
+            self._incomparable = len(self._recent)
+            self.open.pop("slow", None)
         self.open.pop("stall", None)
         yield from self._spike(step, "loss" not in values, reason)
         for kind in [kind for kind, last in self._last_fault.items() if step - last > CALM]:
@@ -172,7 +182,10 @@ class AlertDetector:
         while len(self._recent) > RECENT and self._recent_s - self._recent[0][0] >= RECENT_S:
             oldest, _, old_speed = self._recent.popleft()
             self._recent_s -= oldest
-            self._before.append(old_speed)
+            if self._incomparable:
+                self._incomparable -= 1
+            else:
+                self._before.append(old_speed)
 
     @property
     def _full(self) -> bool:
@@ -185,8 +198,7 @@ class AlertDetector:
                 "spike",
                 step,
                 f"the step was skipped ({reason or 'no reason given'})",
-                f"nothing if it stays at one; else see its pages with `trace {self._step_prefix}:{step}`, and lower "
-                "optim.lr",
+                f"nothing if the next steps are trained; else see its pages with `trace {self._step_prefix}:{step}`",
             )
         elif step - self._last_skip > CALM:
             self.open.pop("spike", None)
@@ -236,7 +248,7 @@ class Monitor:
     def __init__(self, output: Output, spec: TrainSpec, known_faults: int | None = None) -> None:
         self.output, self.spec, self.run = output, spec, Path(spec.out)
         first_step, prefix = proven_steps(self.run / METRICS), report.step_prefix(spec)
-        self.detector = AlertDetector(first_step, spec.run.steps, time.monotonic(), prefix)
+        self.detector = AlertDetector(first_step, spec.run.steps, time.monotonic(), prefix, spec.data_changes)
         self._open_kinds: set[str] = set()
         self._faults = len(self._reported()) if known_faults is None else known_faults
 
@@ -304,8 +316,9 @@ class Monitor:
         )
 
     def _reason(self, step: int) -> str:
-        reasons = {line["step"]: line["reason"] for line in read_metrics(self.run / SKIPPED)}
-        return str(reasons.get(step, ""))
+        """Returns why a step was skipped, and what was found about the cause."""
+        lines = [line for line in read_metrics(self.run / SKIPPED) if line["step"] == step]
+        return ": ".join(lines[-1][name] for name in ("reason", "cause") if name in lines[-1]) if lines else ""
 
     def _report(self, raised: Iterable[Alert], step: int) -> None:
         for alert in raised:

@@ -157,7 +157,7 @@ def content(
         "speed": speed,
         "flops": _flops(spec, data, speed),
         "data": _data(spec, data),
-        "skipped": [{**line, "documents": len(line["slices"])} for line in skipped],
+        "skipped": [{"cause": "", **line, "documents": len(line["slices"])} for line in skipped],
         "starts": [{**start, "layout": _layout(start)} for start in starts],
         "tuned": spec.tuning is not None,
         "unit": unit,

@@ -25,6 +25,7 @@ from tasks.trainer.evaluation import items
 from tasks.trainer.evaluation.config import TaskConfig
 from tasks.trainer.evaluation.scoring import score_task
 from tasks.trainer.inference import Scorer
+from tasks.trainer.integrity.guard import LossGuard
 from tasks.trainer.loop import Trainer
 from tests.conftest import run_stage_in
 from tests.corpora import Made, tokens_in
@@ -184,7 +185,11 @@ def test_a_cycle_killed_while_it_screens_and_while_it_confirms_decides_the_same(
     assert [one.record.content for one in (*runs, *fresh, mixture)] == [one.record.content for one in undisturbed]
 
 
-def test_arms_that_anneal_or_replay_read_other_data_from_that_step_on(tmp_path: Path, finished: Finished) -> None:
+def test_arms_that_anneal_or_replay_read_other_data_from_that_step_on(
+    tmp_path: Path, finished: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restarts: list[LossGuard] = []
+    monkeypatch.setattr(LossGuard, "restart", lambda guard: restarts.append(guard))
     late = {"train.anneal": {"share": 0.5, "mixture": {"web": 1.0}}}
     replayed = {"train.replay": {"share": 0.5, "old": ["code"]}}
     arms = (
@@ -224,6 +229,7 @@ def test_arms_that_anneal_or_replay_read_other_data_from_that_step_on(tmp_path: 
             for member in begun.record.members
             if "again" not in member
         }
+    assert len(restarts) == 2, "the guards of the two runs that anneal"
     current, annealed, with_old, both = ([loss for _, loss in run["loss_curve"]] for run in runs.values())
     assert annealed[:2] == current[:2]
     assert annealed[2:] != current[2:]

@@ -178,6 +178,22 @@ def test_only_the_rejected_answer_of_a_preference_may_be_empty(examples: Make) -
     assert Examples(artifact)[0].origin["line"] == 1
 
 
+def test_preferences_between_equal_answers_are_rejected_and_are_no_poison(examples: Make) -> None:
+    whole = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    rows = [
+        {"prompt": "a", "chosen": "b", "rejected": "b"},
+        {"prompt": "a", "chosen": "b", "rejected": whole[1:]},
+        {"chosen": whole, "rejected": whole},
+        {"messages": whole[:1], "chosen": "b", "rejected": "b", "id": "other"},
+        {"prompt": "a", "chosen": "b", "rejected": "b b"},
+        {"prompt": "a", "chosen": "", "rejected": ""},
+    ]
+    artifact = examples(rows, kind="preferences")
+    assert artifact.record.rejected == {"equal_answers": 4, "empty_answer": 1}
+    assert artifact.files("quarantine/") in ([], ())
+    assert Examples(artifact)[0].origin["line"] == 5
+
+
 def test_a_row_that_repeats_another_in_all_fields_is_rejected(examples: Make) -> None:
     good = {"prompt": "a", "response": "b"}
     artifact = examples([good, '{"response": "b",  "prompt": "a"}', {**good, "id": "other"}, good])

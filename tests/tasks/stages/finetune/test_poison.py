@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from tasks.core.artifact import Artifact
 from tasks.core.stage import Inputs
 from tasks.formats.tokens import marks
-from tasks.trainer.data.poison import slice_losses
+from tasks.trainer.data.withheld import slice_losses
 from tasks.trainer.logs import METRICS, read_metrics
 from tasks.trainer.loop import Trainer
 from tasks.trainer.spec import tuning_spec

@@ -19,13 +19,13 @@ from tasks.formats.tokens import marks
 from tasks.trainer.config import AnnealConfig, ModelConfig, OptimConfig, TrainSpec
 from tasks.trainer.data.batches import Batches
 from tasks.trainer.integrity.guard import ROLL_BACK_AFTER
-from tasks.trainer.logs import FAULTS, METRICS, SKIPPED, read_metrics
-from tasks.trainer.loop import Trainer
+from tasks.trainer.logs import DETERMINISTIC, FAULTS, METRICS, SKIPPED, read_metrics
+from tasks.trainer.loop import Trainer, TrainingStopped
 from tasks.trainer.spec import make_spec
 from tests.corpora import WORDS, Made, kept_document, tokens_in
 from tests.tasks.trainer.faulty import poison
 from tests.tasks.trainer.small_run import small_config
-from tests.tasks.trainer.test_loop import ALONE
+from tests.tasks.trainer.test_loop import ALONE, stop_after
 
 STEPS, CHANGE, BATCH = 280, 200, 8
 SEED = 22
@@ -134,3 +134,27 @@ def test_a_harder_source_is_learned_and_only_real_poison_is_withheld(
         assert all("so the weights are good and the data is the cause" in line["cause"] for line in skipped)
     # At first each token of the harder source costs 9 nats, and then at most the entropy of its words.
     assert fmean(loss for loss in losses[-20:] if loss) < 0.15 + 3 * share
+
+
+@SOAK
+def test_a_run_that_resumes_beside_a_change_is_the_same(
+    harder: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped at the change, the window is that of the first stage; two steps later, one of them has been refused."""
+
+    def losses(name: str, *stops: int) -> list[dict[str, object]]:
+        spec = spec_of(harder, tmp_path / name, 0.3)
+        short = spec.model_copy(update={"run": spec.run.model_copy(update={"steps": CHANGE + 30})})
+        for stop in stops:
+            trainer = trainer_of(harder, short)
+            stop_after(trainer, stop)
+            with pytest.raises(TrainingStopped):
+                trainer.train()
+        trainer_of(harder, short).train()
+        return [{key: line[key] for key in DETERMINISTIC} for line in read_metrics(tmp_path / name / METRICS)]
+
+    assert losses("planned", CHANGE - 1, CHANGE + 1) == losses("whole")
+    monkeypatch.setattr(TrainSpec, "data_changes", ())
+    unplanned = losses("unplanned", CHANGE + 1)
+    assert any(line["loss"] is None for line in unplanned)
+    assert unplanned == losses("uninterrupted")

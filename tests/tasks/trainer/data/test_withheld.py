@@ -17,17 +17,16 @@ from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import ModelConfig, TrainSpec
 from tasks.trainer.data.batches import Batches
 from tasks.trainer.data.notice import REQUEST
-from tasks.trainer.data.poison import (
+from tasks.trainer.data.withheld import SliceLoss, Withheld
+from tasks.trainer.integrity.guard import (
     LARGEST_SHARE,
-    SliceLoss,
+    WINDOW,
     doubt_about,
     doubt_about_sources,
     find_suspects,
     rows_of,
     shards_to_withhold,
 )
-from tasks.trainer.data.withheld import Withheld
-from tasks.trainer.integrity.guard import WINDOW
 from tasks.trainer.logs import FAULTS, METRICS, SKIPPED, read_metrics
 from tasks.trainer.loop import Trainer, TrainingStopped
 from tasks.trainer.model.loss import IGNORED

@@ -12,7 +12,7 @@ from tasks.stages.canary import CanaryConfig
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.integrity.guard import MAX_ROLLBACKS, ROLL_BACK_AFTER, drop_after, may_roll_back_to
+from tasks.trainer.integrity.guard import MAX_ROLLBACKS, MIN_LOSSES, ROLL_BACK_AFTER, drop_after, may_roll_back_to
 from tasks.trainer.logs import FAULTS, METRICS, SKIPPED, read_metrics
 from tasks.trainer.loop import Trainer, TrainingStopped
 from tests.corpora import Made
@@ -64,6 +64,29 @@ def test_a_run_rolls_back_before_the_damaging_step_and_skips_it(made: Made, tmp_
             again.train()
         assert digests(tmp_path / "whole").items() <= digests(tmp_path / name).items()
         assert read_metrics(tmp_path / name / FAULTS) == [fault]
+
+
+def test_weights_that_are_damaged_to_a_finite_loss_are_rolled_back_and_are_not_a_new_level(
+    made: Made, tmp_path: Path
+) -> None:
+    at = MIN_LOSSES + 40
+    settings = {**SETTINGS, "steps": at + 20, "checkpoint_every": 10}
+    trainer = Trainer(small_spec(made, tmp_path, **settings, keep_checkpoints=9), ALONE)
+    take = trainer.replica.optimizer.step
+
+    def spoilt(lr: float) -> None:
+        take(lr)
+        if trainer.step == at:
+            with torch.no_grad():
+                trainer.replica.model.norm.weight.mul_(-30)
+
+    trainer.replica.optimizer.step = spoilt
+    trainer.train()
+    (fault,) = read_metrics(tmp_path / FAULTS)
+    assert (fault["kind"], fault["step"]) == ("rollback", at + 1)
+    losses = [line["loss"] for line in read_metrics(tmp_path / METRICS)]
+    assert max(loss for loss in losses[at:] if loss is not None) < losses[0]
+    assert losses[-1] is not None
 
 
 def test_one_checkpoint_is_too_few_for_a_rollback_and_is_refused_with_the_settings() -> None:

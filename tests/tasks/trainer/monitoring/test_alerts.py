@@ -13,8 +13,9 @@ STEP = {"loss": 2.0, "step_s": 2.0, "data_wait": 0.01, "tokens_per_s": 1000.0}
 class Run:
     """A run with a simulated clock: the sum of its steps."""
 
-    def __init__(self, first_step: int = 0) -> None:
-        self.watch, self.now, self.at = AlertDetector(first_step, 10_000, 0.0), 0.0, first_step
+    def __init__(self, first_step: int = 0, data_changes: tuple[int, ...] = ()) -> None:
+        self.watch = AlertDetector(first_step, 10_000, 0.0, data_changes=data_changes)
+        self.now, self.at = 0.0, first_step
 
     def train(self, steps: int, **values: float | None) -> list[Alert]:
         return self.train_with(steps, lambda: values)
@@ -106,6 +107,22 @@ def test_a_slowdown_is_raised_once_and_again_after_a_recovery(name: str, usual: 
     assert ("MFU" if name == "mfu" else "tokens per second") in str(alert)
     run.train(BEFORE, **{name: usual})
     assert kinds(run.train(2 * RECENT, **{name: 0.5 * usual})) == ["slow"]
+
+
+@pytest.mark.parametrize("step_s", [2.0, 20.0])
+def test_other_data_from_a_planned_step_on_is_not_a_slowdown(step_s: float) -> None:
+    run, half = Run(data_changes=(4 * RECENT,)), {"tokens_per_s": 500.0, "step_s": step_s}
+    assert run.train(4 * RECENT, step_s=step_s) == []
+    assert run.train(6 * RECENT, **half) == []
+    assert kinds(run.train(2 * RECENT, **{**half, "tokens_per_s": 250.0})) == ["slow"], "of the new speed"
+
+
+def test_a_slowdown_ends_where_other_data_is_planned() -> None:
+    run = Run(data_changes=(6 * RECENT,))
+    run.train(4 * RECENT)
+    assert kinds(run.train(2 * RECENT, tokens_per_s=500.0)) == ["slow"]
+    run.train(1, tokens_per_s=500.0)
+    assert "slow" not in run.watch.open
 
 
 def test_a_few_slow_seconds_are_not_a_slowdown() -> None:
