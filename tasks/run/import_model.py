@@ -36,7 +36,7 @@ from tasks.stages.tokens.token_import import check_ids, check_lossless, special_
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.interchange.chat_template import FILE as CHAT_TEMPLATE
-from tasks.trainer.interchange.huggingface import CONFIG, GENERATION_CONFIG, TOKENIZER, TOKENIZER_CONFIG
+from tasks.trainer.interchange.huggingface import CONFIG, TOKENIZER, TOKENIZER_CONFIG
 from tasks.trainer.interchange.model_folder import (
     SOURCE_FILES,
     FolderModel,
@@ -143,7 +143,7 @@ def _import(store: Store, recipe: str, version: str, source: ModelFiles) -> Impo
     vocabulary = _publish(
         store,
         ArtifactId(f"{recipe}/tokenizer", version),
-        [refs[name] for name in (TOKENIZER, TOKENIZER_CONFIG, CHAT_TEMPLATE, GENERATION_CONFIG) if name in refs],
+        [refs[name] for name in sorted({TOKENIZER, *SOURCE_FILES} - {CONFIG}) if name in refs],
         lambda output: _write_tokenizer(output, tokenizer),
         f"{tokenizer.tokens.vocab_size:,} entries, end-of-text {tokenizer.end_of_text}, imported from {source.address}",
     )

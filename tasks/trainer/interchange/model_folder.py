@@ -30,7 +30,7 @@ from tasks.trainer.interchange.huggingface import (
     listed_ids,
     llama_name,
 )
-from tasks.trainer.interchange.weights import DTYPES, INDEX, WEIGHTS, StoredTensor, pieces_of, tensors_in
+from tasks.trainer.interchange.weights import DTYPES, INDEX, WEIGHTS, StoredTensor, check_finite, pieces_of, tensors_in
 
 SOURCE_FILES = (
     *(CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG, CHAT_TEMPLATE),
@@ -260,11 +260,12 @@ def indexed_files(folder: Path) -> list[str]:
 
 
 def read_tensors(folder: Path, model: FolderModel) -> dict[str, StoredTensor]:
-    """Returns the weights of a model by Sluice's name, sorted, after checking names, shapes and dtypes.
+    """Returns the weights of a model by Sluice's name, sorted, after checking names, shapes, dtypes and values.
 
     Raises:
-        InputError: a file is damaged, or tensors are missing, superfluous, of another shape or of another dtype. The
-            head of a model with `tie_word_embeddings` is superfluous only if it differs from the embedding.
+        InputError: a file is damaged, or tensors are missing, superfluous, of another shape or of another dtype, or
+            have a value that is not finite. The head of a model with `tie_word_embeddings` is superfluous only if it
+            differs from the embedding.
     """
     found: dict[str, StoredTensor] = {}
     for path in weight_files(folder):
@@ -285,6 +286,7 @@ def read_tensors(folder: Path, model: FolderModel) -> dict[str, StoredTensor]:
         if tensor.dtype not in DTYPES:
             remedy = f"save the model in one of {', '.join(DTYPES)}"
             raise InputError(f"{tensor.path}: {name} has the dtype {tensor.dtype}", remedy)
+    check_finite(found.values())
     return {ours[name]: found[name] for name in sorted(found, key=lambda name: ours[name])}
 
 

@@ -7,7 +7,7 @@ that many bytes, and the data, to which offsets in the header refer. Does not im
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -102,9 +102,9 @@ def pieces_of(tensor: StoredTensor) -> Iterator[NDArray[np.float32]]:
             yield piece
 
 
-def check_finite(path: Path) -> None:
-    """Raises InputError, with the tensor, if a value of a safetensors file, in one of DTYPES, is not finite."""
-    for _, tensor in tensors_in(path):
+def check_finite(tensors: Iterable[StoredTensor]) -> None:
+    """Raises InputError, with the tensor, if one in a dtype of DTYPES has a value that is NaN or infinite."""
+    for tensor in tensors:
         if tensor.dtype in DTYPES:
             for _ in pieces_of(tensor):
                 pass

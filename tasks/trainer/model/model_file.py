@@ -19,7 +19,7 @@ from tasks.formats.tokens.shard import TokenFormat
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.config import InitialSpec, ModelConfig, TrainConfig
 from tasks.trainer.interchange.huggingface import STOP, llama_name
-from tasks.trainer.interchange.weights import check_finite
+from tasks.trainer.interchange.weights import check_finite, tensors_in
 from tasks.trainer.model.shape import ModelShape
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def load_model(description: Path, weights: Path) -> "tuple[Transformer, dict[str
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         cause = f"{weights} and {description} do not match ({' '.join(str(error).split())})"
         raise InputError(cause, f"{MODEL} and {FILE} must come from the same checkpoint artifact") from None
-    check_finite(weights)
+    check_finite(tensor for _, tensor in tensors_in(weights))
     return model.eval(), content
 
 
@@ -159,7 +159,7 @@ def load_initial(load: Callable[[Path], None], initial: InitialSpec) -> None:
     try:
         if sha256_of_file(initial.file) != initial.sha256:
             raise ValueError("it does not have the sha256 that its record states")
-        check_finite(Path(initial.file))
+        check_finite(tensor for _, tensor in tensors_in(Path(initial.file)))
         load(Path(initial.file))
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         cause = f"{initial.file} of {initial.artifact} cannot be read ({' '.join(str(error).split())})"

@@ -26,7 +26,7 @@ from tests.corpora import corpus, tokens_in
 from tests.late import transformers
 from tests.tasks.stages.evaluate.test_lm_eval import tasks_in
 from tests.tasks.stages.evaluate.test_tasks import rows_in
-from tests.tasks.trainer.interchange.model_folders import END, write_folder
+from tests.tasks.trainer.interchange.model_folders import END, change, write_folder
 
 ROWS = [{"text": "the river", "answer": "stone light"}, {"text": "water of", "answer": "the valley"}]
 
@@ -68,12 +68,12 @@ def by_transformers(folder: Path, row: dict[str, str]) -> float:
     return float(sum(log_p[at - 1, whole[at]] for at in range(len(prompt), len(whole))))
 
 
-@pytest.mark.parametrize("change", [lambda folder: None, begin_with_end_of_text], ids=["plain", "begin of text"])
+@pytest.mark.parametrize("changed", [lambda folder: None, begin_with_end_of_text], ids=["plain", "begin of text"])
 def test_scores_are_those_of_transformers_after_the_tokens_of_the_models_own_tokenizer(
-    tmp_path: Path, change: Callable[[Path], None]
+    tmp_path: Path, changed: Callable[[Path], None]
 ) -> None:
     model = write_folder(tmp_path / "pot")
-    change(model)
+    changed(model)
     made = evaluate_model(Store(str(tmp_path / "store")), recipe_in(tmp_path, cloze(tmp_path)), "1", str(model))
     (task,) = scores_of(made.artifact)["tasks"]
     theirs = [by_transformers(model, row) for row in ROWS]
@@ -81,13 +81,26 @@ def test_scores_are_those_of_transformers_after_the_tokens_of_the_models_own_tok
     assert (task["items"], task["decision_metric"]) == (2, "bpb")
 
 
+def end_with_another_token(folder: Path) -> None:
+    """Makes the most likely token after a text a special one that ends a text, beside end-of-text."""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    prompt = torch.tensor([tokenizer.encode(ROWS[0]["text"]).ids])
+    said = model.generate(prompt, max_new_tokens=9, do_sample=False)[0, prompt.shape[1] + 2 :].tolist()
+    tokenizer.add_special_tokens([str(tokenizer.id_to_token(max(said, key=said.count)))])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    change(folder / "generation_config.json", eos_token_id=[0, max(said, key=said.count)])
+
+
 @pytest.mark.oracle("lm_eval")
-def test_scores_equal_those_of_lm_eval_on_the_same_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("changed", [lambda folder: None, end_with_another_token], ids=["plain", "another end"])
+def test_scores_equal_those_of_lm_eval_on_the_same_folder(tmp_path: Path, changed: Callable[[Path], None]) -> None:
     from lm_eval.models.huggingface import HFLM
 
     from benchmarks.exports import theirs
 
     model, tasks = write_folder(tmp_path / "pot"), tasks_in(tmp_path)
+    changed(model)
     made = evaluate_model(Store(str(tmp_path / "store")), recipe_in(tmp_path, *tasks), "1", str(model))
     others = theirs(HFLM(pretrained=str(model), device="cpu", dtype="float32", batch_size=8), tasks)
     for score in scores_of(made.artifact)["tasks"]:

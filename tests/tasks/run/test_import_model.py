@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from tasks.core.artifact import Artifact, ArtifactId
@@ -130,6 +130,22 @@ def test_the_same_folder_again_changes_nothing_and_another_one_is_refused(import
     with pytest.raises(DriftError, match=r"smol/checkpoint@1 exists, and is not the model .* another --version"):
         import_model(imported.store, "smol", "1", str(other))
     assert imported.run("import-model", str(tmp_path / "none")) == 2
+
+
+def test_a_model_with_a_weight_that_is_not_finite_leaves_no_artifact(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "smol.toml").write_text(RECIPE.format(folder=tmp_path))
+    model = write_folder(tmp_path / "model")
+    weights = load_file(model / "model.safetensors")
+    weights["model.norm.weight"][0] = float("nan")
+    save_file(weights, model / "model.safetensors")
+    made = Imported(tmp_path)
+    assert made.run("import-model", str(model)) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "model.norm.weight has values that are NaN or infinite" in line
+    with pytest.raises(InputError, match="no artifact smol/tokenizer@1"):
+        made.artifact("tokenizer")
 
 
 def test_an_interrupted_import_is_continued(
