@@ -256,10 +256,6 @@ def test_the_context_is_that_of_the_base_whatever_the_length_of_packed_sequences
         served.predict([prompt * 5])
 
 
-def test_examples_longer_than_the_context_of_the_base_lengthen_it(tuned: Tuned) -> None:
-    assert Examples(tuned.artifact("examples")).longest < CONTEXT
-
-
 def stopping(folder: Path, prompt: str, *, listed: bool) -> tuple[Path, list[int]]:
     """A model that writes its second greedy token as one that ends a text; and its greedy tokens without that end."""
     write_folder(folder, eos_token_id=0)

@@ -35,6 +35,31 @@ def recipe(made: Made, base: Artifact, tmp_path: Path) -> Recipe:
     return Recipe.from_text(json.dumps(settings))
 
 
+TUNING = {"examples": {"files": ["/rows.jsonl"]}, "finetune": {"base": "/data/pot", "steps": 2}}
+TASKS = {"evaluate": {"tasks": [{"name": "quiz", "kind": "cloze", "path": "/quiz.jsonl", "prompt": "{{text}}"}]}}
+TRAINED = ("documents", "tokens", "checkpoint")
+
+
+@pytest.mark.parametrize(
+    ("sections", "makes"),
+    [
+        (TUNING, ()),
+        (TUNING | TASKS, ()),
+        (TUNING | TASKS | {"tuned": {"model": "guide"}, "promote_tuned": {"enabled": True}}, ()),
+        (TUNING | TASKS | {"chunks": {"enabled": True}}, TRAINED[:2]),
+        (TUNING | TASKS | {"train": {"steps": 9}}, TRAINED),
+        (TASKS, TRAINED),
+    ],
+)
+def test_tasks_of_a_recipe_that_fine_tunes_are_no_reason_to_train_another_model(
+    sections: dict[str, object], makes: tuple[str, ...]
+) -> None:
+    recipe = find_recipe(json.dumps({"name": "mine", **sections}))
+    assert tuple(asset for asset in recipe.makes if asset in TRAINED) == makes
+    assert find_recipe(recipe.text).makes == recipe.makes
+    assert "finetune" not in sections or {"examples", "finetune"} <= set(recipe.stages("finetune"))
+
+
 def test_a_recipe_with_only_examples_and_a_base_uses_the_tokenizer_of_the_base(
     recipe: Recipe, base: Artifact, made: Made, tmp_path: Path
 ) -> None:

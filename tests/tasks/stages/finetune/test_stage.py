@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs
+from tasks.formats.documents.examples import Examples
 from tasks.run.trace.trace import trace_tuned
 from tasks.trainer.config import LoraConfig
 from tasks.trainer.data.batches import ExampleBatches
@@ -58,6 +59,19 @@ def test_the_loss_falls(
     assert fmean(found[-4:]) < 0.9 * fmean(found[:4])
     if kind == "dpo":
         assert found[0] == pytest.approx(0.6931, abs=1e-4)  # -log sigmoid(0): the model equals its reference
+
+
+@pytest.mark.parametrize("count", [1, 12])
+def test_the_model_reads_what_its_base_reads_or_the_longest_text_it_has_learned(
+    base: Artifact, examples: Make, tmp_path: Path, count: int
+) -> None:
+    short = {"user": {"before": "", "after": "\n"}, "assistant": {"before": "", "after": ""}}
+    rows = examples([{"prompt": "a", "response": "the river " * count, "id": n} for n in range(2)], template=short)
+    lengths = Examples(rows)[0].lengths
+    made = tune(tmp_path, base, rows, config(steps=1))
+    assert json.loads(base.read("model.json"))["seq_len"] == 32
+    assert (max(lengths) > 32) is (count > 1)
+    assert json.loads(made.read("model.json"))["seq_len"] == max(32, *lengths)
 
 
 def test_an_adapter_leaves_the_base_and_the_merged_model_is_whole(
