@@ -46,7 +46,7 @@ from tasks.trainer.planning.estimate import speed_metrics
 from tasks.trainer.spec import tuning_spec
 from tasks.trainer.tuning.config import FinetuneConfig, unsupported_settings
 
-VERSION = 1
+VERSION = 2
 
 
 def run(config: FinetuneConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
