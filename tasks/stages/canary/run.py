@@ -47,7 +47,7 @@ from tasks.trainer.logs import BPB, METRICS, read_metrics
 from tasks.trainer.spec import make_spec, mix
 
 __all__ = ["VERSION", "external", "run"]
-VERSION = 2
+VERSION = 3
 _CURVE_POINTS = 50
 
 

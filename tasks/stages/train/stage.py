@@ -51,7 +51,7 @@ from tasks.trainer.spec import epochs, make_spec
 
 log = logging.getLogger("sluice.train")
 
-VERSION = 2
+VERSION = 3
 
 LOSS = pa.schema(
     [
