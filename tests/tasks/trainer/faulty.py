@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.integrity import corruption
@@ -29,9 +28,9 @@ def poison(trainer: Trainer, poisonous: list[int]) -> None:
 
     def spoil(module: object, inputs: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor:
         read, part = inputs[0], slice(None)
-        if isinstance(read, DTensor):
+        if output.shape[1] < read.shape[1]:
             # With shared matrices, each rank embeds some of the positions.
-            read, at = read.to_local(), read.device_mesh.get_local_rank() * output.shape[1]
+            at = trainer.replica.mesh.at("tensor") * output.shape[1]
             part = slice(at, at + output.shape[1])
         return output.masked_fill(torch.isin(read[:, part], tokens)[..., None], float("nan"))
 
