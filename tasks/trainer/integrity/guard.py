@@ -35,18 +35,17 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean, median, stdev
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tasks.core.errors import InputError
 from tasks.formats.tokens.marks import Mark
 from tasks.trainer.checkpoints import checkpoint
+from tasks.trainer.config import TrainConfig
 from tasks.trainer.data.batches import Batch, StepData
-from tasks.trainer.data.withheld import SliceLoss, Withheld, slice_losses
+from tasks.trainer.data.withheld import Prober, SliceLoss, Withheld, slice_losses
 from tasks.trainer.hooks import Cause, Gradient, Hook
-from tasks.trainer.logs import POISON
-
-if TYPE_CHECKING:
-    from tasks.trainer.loop import Trainer
+from tasks.trainer.logs import POISON, Faults
+from tasks.trainer.parallel.ranks import Ranks
 
 WINDOW = 128
 """Number of losses that a loss is compared with."""
@@ -158,6 +157,37 @@ class LossGuard:
         return {"losses": list(self._losses), "refused": self.refused, "trained": self.trained}
 
 
+class Loop(Protocol):
+    """What the search reads of the training loop."""
+
+    @property
+    def guard(self) -> LossGuard:
+        """The guard of the run."""
+
+    @property
+    def replica(self) -> Prober:
+        """The model, which computes losses of documents."""
+
+    @property
+    def batches(self) -> StepData:
+        """The batches of the run."""
+
+    @property
+    def ranks(self) -> Ranks:
+        """The process group."""
+
+    @property
+    def run(self) -> TrainConfig:
+        """The settings of the run."""
+
+    @property
+    def faults(self) -> Faults:
+        """The reports of faults."""
+
+    def gradient(self, parts: Mapping[int, Batch]) -> Gradient:
+        """Returns loss and gradient of microbatches of this rank, reduced over all ranks."""
+
+
 class PoisonSearch(Hook):
     """Finds the cause of a refused step, and withholds the documents that spoil it.
 
@@ -166,7 +196,7 @@ class PoisonSearch(Hook):
         withheld: receives the poisoned documents.
     """
 
-    def __init__(self, trainer: "Trainer", withheld: Withheld) -> None:
+    def __init__(self, trainer: Loop, withheld: Withheld) -> None:
         self._trainer, self._withheld = trainer, withheld
 
     def after_backward(self, step: int, parts: Mapping[int, Batch], gradient: Gradient) -> Gradient:
