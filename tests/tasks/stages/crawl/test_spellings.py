@@ -107,7 +107,7 @@ def test_a_page_that_names_itself_in_another_spelling_has_no_other_canonical_url
 
 def test_canonical_links_in_two_spellings_are_one():
     html = f"<link rel=canonical href='{LOWER}'><link rel=canonical href='{UPPER}'>".encode()
-    assert parse_page(html, "http://h/", "sluice", directives([], "sluice")).canonical == f"http://h{LOWER}"
+    assert parse_page(html, "http://h/", "sluice", directives([], "sluice")).canonicals == (f"http://h{LOWER}",)
 
 
 def test_sitemaps_and_feeds_list_a_page_once():
