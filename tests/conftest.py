@@ -8,6 +8,7 @@ import pickle
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -188,6 +189,13 @@ def run_stage_in(
     with engine_of(workers) as engine:
         report = stage.run(config, held, output, engine)
     return commit(output, module, stage.VERSION, config, refs, report)
+
+
+def file_refs(stage: ModuleType, config: Config) -> list[InputRef]:
+    """Returns the references to the files outside the store that a stage reads; it reads no dataset and no table."""
+    from tasks.run.outside import external_refs
+
+    return list(external_refs(stage.HOOKS, config, Store("/no/store"), ArtifactId("test/stage", "dev")))
 
 
 @pytest.fixture

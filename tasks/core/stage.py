@@ -4,6 +4,8 @@ A stage is a module with `VERSION`, a configuration class and
 
     def run(config, inputs: Inputs, output: Output, engine: Engine) -> Report
 
+It declares what else it computes for the runner as `HOOKS` (`tasks.formats.hooks`).
+
 Each part is committed separately: its files first, then `.parts/<name>.json`, which lists them, with one exclusive
 create. So a killed stage resumes at the first part without a record, and two concurrent attempts end with one set of
 parts. The artifact's own record is written after all parts (`tasks.core.commit`).

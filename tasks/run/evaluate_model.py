@@ -79,9 +79,10 @@ def evaluate_model(store: Store, recipe: Recipe, version: str, model: str) -> Mo
     tokenizer = tokenizer_of(checkpoint)
     if tokenizer is None:
         raise InputError(f"the tokenizer of {checkpoint.address} is gone", "restore it, or import the model again")
-    refs = [checkpoint.ref("model"), tokenizer.ref("tokenizer"), *external_refs(stage, config)]
-    refs += [shards.ref("shards")] if shards else []
     address = ArtifactId(f"{recipe.name}/{KIND}/{_label(checkpoint.address)}", version)
+    external = external_refs(stage.HOOKS, config, store, address)
+    refs = [checkpoint.ref("model"), tokenizer.ref("tokenizer"), *external]
+    refs += [shards.ref("shards")] if shards else []
     identity = fingerprint(COMMAND, VERSION, "", config, refs)
     if found := Artifact.find(store, address):
         check_recorded(found, identity)

@@ -28,10 +28,11 @@ from tasks.core.stage import Inputs
 from tasks.core.stage_spec import Input, StageSpec, variant_version
 from tasks.core.store import Store
 from tasks.formats.documents.tombstones import FILES, TAKEDOWN, in_force
+from tasks.formats.hooks import Hooks
 from tasks.formats.tokens.exposure import BASE, tokenizer_of
 from tasks.run.catalogue import MAKERS, STAGES
 from tasks.run.lineage import ArtifactsByRole, artifact_of_version, previous_inputs
-from tasks.run.outside import code_refs, dataset_refs, external_refs, table_refs
+from tasks.run.outside import code_refs, external_refs
 from tasks.run.recipe import Recipe
 from tasks.stages.registry.promote import champion_of
 from tasks.trainer.checkpoints.fence import first_attempt
@@ -97,15 +98,12 @@ def resolve(
     artifacts = {**current, **named}
     artifacts |= previous_inputs(recipe, store, spec, address, current, source_version)
     artifacts |= takedowns_in_force(recipe, store, spec, address, current, named)
-    external = [
-        *external_refs(module, config),
-        *dataset_refs(module, config, store, address),
-        *table_refs(module, config, store, address),
-    ]
+    hooks = Hooks.of(module)
+    external = list(external_refs(hooks, config, store, address))
     refs = (
         *(artifact.ref(role) for role in sorted(artifacts) for artifact in _as_list(artifacts[role])),
         *external,
-        *code_refs(module, config),
+        *code_refs(hooks, config),
     )
     return ResolvedStage(spec, module, config, member, Inputs(artifacts, external), refs, named_only, address)
 

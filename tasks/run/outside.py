@@ -17,44 +17,58 @@ from tasks.core.digest import sha256_of_stream
 from tasks.core.errors import InputError
 from tasks.core.store import AlreadyPublished, Store, open_outside
 from tasks.formats.documents.external_files import DatasetFiles
+from tasks.formats.hooks import Hooks
+from tasks.formats.lakes import TableAddress
 
 PINS = ".pins"
 """Folder in an artifact that is not complete yet, with the commits and snapshots that its runs read."""
 
 
-def external_refs(module: Any, config: Config) -> Iterator[InputRef]:
-    """Yields references to the files outside the store that a stage reads, whose names and bytes are fingerprinted.
+_ORDER = (list, DatasetFiles, TableAddress)
+"""Kinds of inputs in the order of their references, which is part of fingerprints."""
+
+
+def external_refs(hooks: Hooks[Any], config: Config, store: Store, own: ArtifactId) -> Iterator[InputRef]:
+    """Yields references to the inputs from outside the store that a stage reads: files, then datasets, then tables.
+
+    The commit of a dataset, which its address names, and the snapshot of a table, which is its content, are resolved
+    once for a version: later runs of the version read them from the record, or before there is one from `PINS`.
 
     Raises:
-        InputError: a file cannot be read.
+        InputError: a file or table cannot be read, or no file of a dataset matches.
+        TransientError: see `tasks.core.hub.commit_of`.
     """
-    if not hasattr(module, "external"):
-        return
-    for role, paths in sorted(module.external(config).items()):
-        listing = [[os.path.basename(path), _sha256(role, path)] for path in paths]
-        content = sha256_of_json(listing)
-        yield InputRef(role=role, address=f"{EXTERNAL}{role}", fingerprint=content, content=content)
+    declared = hooks.external(config) if hooks.external else {}
+    is_pinned = any(not isinstance(source, list) for source in declared.values())
+    recorded = _recorded(store, own) if is_pinned else {}
+    for role, source in sorted(declared.items(), key=lambda item: (_ORDER.index(type(item[1])), item[0])):
+        if isinstance(source, DatasetFiles):
+            yield _dataset_ref(role, source, recorded.get(role), store, own)
+        elif isinstance(source, TableAddress):
+            yield _table_ref(role, source, recorded.get(role), store, own)
+        else:
+            content = sha256_of_json([[os.path.basename(path), _sha256(role, path)] for path in source])
+            yield InputRef(role=role, address=f"{EXTERNAL}{role}", fingerprint=content, content=content)
 
 
-def dataset_refs(module: Any, config: Config, store: Store, own: ArtifactId) -> Iterator[InputRef]:
-    """Yields references to the datasets of the hub that a stage reads, each at one commit, which its address names.
+def _dataset_ref(
+    role: str, dataset: DatasetFiles, recorded: InputRef | None, store: Store, own: ArtifactId
+) -> InputRef:
+    """Returns the reference to a dataset at one commit; a commit that changes none of its files is the same input."""
+    path = hub.parse(dataset.path)
+    if recorded and recorded.address == f"{EXTERNAL}{_at(path, recorded)}":
+        return recorded
+    pinned = path._replace(revision=_pinned_commit(store, own, path))
+    content = sha256_of_json([[file.name, file.digest] for file in dataset.find(str(pinned))])
+    return InputRef(role=role, address=f"{EXTERNAL}{pinned}", fingerprint=content, content=content)
 
-    The commit is resolved once for a version: later runs of the version read it from the record, or before there is one
-    from `PINS`. The files enter by name and hash, so that a commit which changes none of them is the same input.
 
-    Raises:
-        InputError, TransientError: see `tasks.core.hub.commit_of`; no file matches.
-    """
-    datasets: dict[str, DatasetFiles] = module.datasets(config) if hasattr(module, "datasets") else {}
-    recorded = _recorded(store, own) if datasets else {}
-    for role, dataset in sorted(datasets.items()):
-        path = hub.parse(dataset.path)
-        if (ref := recorded.get(role)) and ref.address == f"{EXTERNAL}{_at(path, ref)}":
-            yield ref
-            continue
-        pinned = path._replace(revision=_pinned_commit(store, own, path))
-        content = sha256_of_json([[file.name, file.digest] for file in dataset.find(str(pinned))])
-        yield InputRef(role=role, address=f"{EXTERNAL}{pinned}", fingerprint=content, content=content)
+def _table_ref(role: str, table: TableAddress, recorded: InputRef | None, store: Store, own: ArtifactId) -> InputRef:
+    if recorded and recorded.content.startswith(f"{table.format}:"):
+        return recorded
+    key = [table.format, table.path, table.version, table.timestamp]
+    identity = _pinned(store, own, key, table.current)
+    return InputRef(role=role, address=f"{EXTERNAL}{role}", fingerprint=identity, content=identity)
 
 
 def _recorded(store: Store, own: ArtifactId) -> dict[str, InputRef]:
@@ -69,25 +83,6 @@ def _at(path: hub.HubPath, ref: InputRef) -> hub.HubPath:
     if path.is_pinned or not hub.is_dataset(address):
         return path
     return path._replace(revision=hub.parse(address).revision)
-
-
-def table_refs(module: Any, config: Config, store: Store, own: ArtifactId) -> Iterator[InputRef]:
-    """Yields references to the tables of lakes that a stage reads, each at one snapshot, which is its content.
-
-    The snapshot is resolved once for a version, like the commit of a dataset.
-
-    Raises:
-        InputError: a table cannot be read.
-    """
-    tables = module.tables(config) if hasattr(module, "tables") else {}
-    recorded = _recorded(store, own) if tables else {}
-    for role, table in sorted(tables.items()):
-        if (ref := recorded.get(role)) and ref.content.startswith(f"{table.format}:"):
-            yield ref
-            continue
-        key = [table.format, table.path, table.version, table.timestamp]
-        identity = _pinned(store, own, key, table.current)
-        yield InputRef(role=role, address=f"{EXTERNAL}{role}", fingerprint=identity, content=identity)
 
 
 def _pinned_commit(store: Store, own: ArtifactId, path: hub.HubPath) -> str:
@@ -106,11 +101,10 @@ def _pinned(store: Store, own: ArtifactId, key: list[Any], find: Callable[[], st
     return store.read(pin).decode()
 
 
-def code_refs(module: Any, config: Config) -> Iterator[InputRef]:
+def code_refs(hooks: Hooks[Any], config: Config) -> Iterator[InputRef]:
     """Yields references to code with its own versions, which only some settings use."""
-    if hasattr(module, "code"):
-        for name, version in sorted(module.code(config).items()):
-            yield InputRef(role=f"{CODE}{name}", address=f"{CODE}{name}", fingerprint=version, content=version)
+    for name, version in sorted(hooks.code(config).items() if hooks.code else ()):
+        yield InputRef(role=f"{CODE}{name}", address=f"{CODE}{name}", fingerprint=version, content=version)
 
 
 def _sha256(role: str, path: str) -> str:

@@ -20,6 +20,7 @@ from tasks.core.errors import InputError, SluiceError, StoppedError, SupersededE
 from tasks.core.open_files import raise_limit
 from tasks.core.stage import Output
 from tasks.core.store import Store, probe
+from tasks.formats.hooks import Hooks
 from tasks.run.inputs import ResolvedStage, check_drift, resolve, with_recorded_previous
 from tasks.run.lineage import artifacts_of_version
 from tasks.run.place import TrainPlace, expand_all, expand_env
@@ -307,11 +308,9 @@ def join_stage(
     elif adoptable(store, resolved, artifacts_at_source(store, recipe, resolved, source_version)):
         # This node may decide before node 0 does; node 0 then adopts too, and waits for no other node.
         log.info("[%s] adopted from version %s: there is nothing to join", resolved.address, source_version)
-    elif hasattr(resolved.module, "join"):
+    elif join := Hooks.of(resolved.module).join:
         log.info("[%s] joining %s, fingerprint %s", resolved.address, stage, resolved.fingerprint[:16])
         with training_environment(recipe.place.train):
-            resolved.module.join(
-                resolved.config, resolved.inputs, Output(store, resolved.address, resolved.fingerprint)
-            )
+            join(resolved.config, resolved.inputs, Output(store, resolved.address, resolved.fingerprint))
     else:
         log.info("[%s] the stage %s runs on node 0 alone", resolved.address, stage)

@@ -36,6 +36,7 @@ from tasks.core.part import POISON
 from tasks.core.stage import Inputs, Output, Report
 from tasks.filters.base import Annotator
 from tasks.filters.catalogue import annotator
+from tasks.formats.hooks import Hooks
 from tasks.stages.annotate import AnnotateConfig
 from tasks.stages.annotate.measure import Pass, measure_part, models_of, reads_of
 
@@ -88,6 +89,9 @@ def code(config: AnnotateConfig) -> dict[str, str]:
     """Returns the versions of annotators, by name, that differ from the default of `Annotator.version`."""
     versions = {name: annotator(name, config.settings[name]).version for name in config.use}
     return {name: str(version) for name, version in versions.items() if version != Annotator.version}
+
+
+HOOKS = Hooks(external=external, code=code)
 
 
 def run(config: AnnotateConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:

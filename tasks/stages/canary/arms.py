@@ -37,10 +37,10 @@ from tasks.stages.canary.cost import CycleCost
 from tasks.stages.canary.design import Space
 from tasks.stages.canary.registration import (
     ARMS,
+    HOOKS,
     RESULT,
     Arm,
     Cycle,
-    external,
     registered_settings,
     require_repetition,
     rules,
@@ -48,7 +48,7 @@ from tasks.stages.canary.registration import (
 )
 from tasks.stages.canary.screening import Screening
 
-__all__ = ["VERSION", "external", "run"]
+__all__ = ["HOOKS", "VERSION", "run"]
 VERSION = 4
 CYCLE = "cycle.json"
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tasks.core.errors import RecipeError
+from tasks.formats.hooks import Hooks
 from tasks.formats.tokens.mixture import Mixture, repetitions
 from tasks.stages.canary import CanaryConfig, arm_of
 from tasks.stages.canary.cost import CycleCost
@@ -37,6 +38,9 @@ def parse_member(member: str) -> tuple[str, int]:
 def external(config: CanaryConfig) -> dict[str, list[str]]:
     """Returns the files of the tasks, as local paths, by role `task:<name>`; their bytes are in the fingerprint."""
     return {f"task:{task.name}": [file.local() for file in files_of(task)] for task in config.scored or ()}
+
+
+HOOKS = Hooks(external=external)
 
 
 def column(task: str, metric: str) -> str:

@@ -35,7 +35,7 @@ from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import FOLDER as SHARDS
 from tasks.formats.tokens.shard import HELDOUT, ShardSet
 from tasks.stages.canary import CanaryConfig, heldout
-from tasks.stages.canary.registration import ARMS, RESULT, Arm, column, external, parse_member, targets
+from tasks.stages.canary.registration import ARMS, HOOKS, RESULT, Arm, column, parse_member, targets
 from tasks.trainer.checkpoints.fence import Fence
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import HeldoutConfig, TrainSpec
@@ -46,7 +46,7 @@ from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.logs import BPB, METRICS, read_metrics
 from tasks.trainer.spec import make_spec, mix
 
-__all__ = ["VERSION", "external", "run"]
+__all__ = ["HOOKS", "VERSION", "run"]
 VERSION = 3
 _CURVE_POINTS = 50
 

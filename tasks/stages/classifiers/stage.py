@@ -23,6 +23,7 @@ from tasks.core.engine import Engine
 from tasks.core.pages import model_card, table
 from tasks.core.stage import Inputs, Output, Report
 from tasks.filters.learned.fasttext import DESCRIPTION
+from tasks.formats.hooks import Hooks
 from tasks.stages.classifiers import ClassifiersConfig, ClassifierSettings
 from tasks.stages.classifiers.texts import LabeledText, TextSplit, files_of, gather
 from tasks.stages.classifiers.training import TrainedClassifier, baselines, scores_of, train
@@ -41,6 +42,9 @@ def external(config: ClassifiersConfig) -> dict[str, list[str]]:
     return {
         f"texts/{settings.name}": sorted({file.local() for file in files_of(settings)}) for settings in config.train
     }
+
+
+HOOKS = Hooks(external=external)
 
 
 def run(config: ClassifiersConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:

@@ -26,6 +26,7 @@ import pyarrow as pa
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.documents.tombstones import tombstones_of
+from tasks.formats.hooks import Hooks
 from tasks.formats.web import priorities
 from tasks.formats.web.domain import domain_of, link
 from tasks.formats.web.scope import Scope
@@ -178,6 +179,9 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
 def external(config: CrawlConfig) -> dict[str, list[str]]:
     """Returns the files outside the store that the stage reads, by role."""
     return {"hosts_file": [config.hosts_file]} if config.hosts_file else {}
+
+
+HOOKS = Hooks(external=external)
 
 
 def _attach(connection: duckdb.DuckDBPyConnection, inputs: Inputs, number: int) -> None:

@@ -23,6 +23,7 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, Report
 from tasks.formats.documents.tombstones import NO_TOMBSTONES, Tombstones
+from tasks.formats.hooks import Hooks
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import Link, link
 from tasks.formats.web.scope import Scope
@@ -156,6 +157,9 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
 def external(config: CrawlConfig) -> dict[str, list[str]]:
     """Returns the files outside the store that the stage reads, by role."""
     return {"seed_files": list(config.seed_files)} if config.seed_files else {}
+
+
+HOOKS = Hooks(external=external)
 
 
 def member(number: int) -> str:

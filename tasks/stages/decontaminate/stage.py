@@ -46,6 +46,7 @@ from tasks.formats.documents.document import (
     SETS_FILE,
     parts_of,
 )
+from tasks.formats.hooks import Hooks
 from tasks.stages.decontaminate import DecontaminateConfig
 from tasks.stages.decontaminate.index import ITEMS_FILE, NgramIndex, build_index, files_of, read_items, write_index
 from tasks.stages.decontaminate.passes import COUNTS, judge_part, scan_part, searched_ngrams, smallest_texts
@@ -81,6 +82,9 @@ _ORDER = [
 def external(config: DecontaminateConfig) -> dict[str, list[str]]:
     """Returns the local paths of the sets' files, by role `evaluation:<set>`; the fingerprint includes their bytes."""
     return {f"evaluation:{settings.name}": [file.local() for file in files_of(settings)] for settings in config.sets}
+
+
+HOOKS = Hooks(external=external)
 
 
 def run(config: DecontaminateConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:

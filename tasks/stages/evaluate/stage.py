@@ -32,6 +32,7 @@ from tokenizers import Tokenizer
 from tasks.core.artifact import Artifact, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Part, Report
+from tasks.formats.hooks import Hooks
 from tasks.formats.tokens.shard import TRAIN, ShardSet
 from tasks.stages.evaluate.reports import (
     Curve,
@@ -62,6 +63,9 @@ PROMPT_TOKENS, SAMPLE_TOKENS = 24, 48
 def external(config: EvaluateConfig) -> dict[str, list[str]]:
     """Returns the files of the tasks, as local paths, by role `task:<name>`; their bytes are in the fingerprint."""
     return {f"task:{task.name}": [file.local() for file in files_of(task)] for task in config.tasks}
+
+
+HOOKS = Hooks(external=external)
 
 
 def run(config: EvaluateConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:

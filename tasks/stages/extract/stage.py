@@ -44,7 +44,7 @@ from tasks.formats.dedup.dedup_index import index_of
 from tasks.formats.documents.document import REJECTED, document_id
 from tasks.formats.documents.external_files import DatasetFiles, SourceFile
 from tasks.formats.documents.tombstones import tombstones_of
-from tasks.formats.lakes import TableAddress
+from tasks.formats.hooks import External, Hooks
 from tasks.formats.warc.archive import CAPTURES, warc_files
 from tasks.formats.web.url import host_of
 from tasks.stages.extract.captures import read_warc
@@ -102,29 +102,23 @@ class PartInput:
     quick: bool = True
 
 
-def external(config: ExtractConfig) -> dict[str, list[str]]:
-    """Returns the external files that the stage reads, as local paths, by role `files:<source>`.
-
-    Datasets of the hub and tables are not among them.
-    """
-    sources = (source for source in config.files if not hub.is_dataset(source.path) and not source.table())
-    return {_role(source): [file.local() for file in find_files(source)] for source in sources}
+def external(config: ExtractConfig) -> dict[str, External]:
+    """Returns the sources from outside the store, by role `files:<source>`."""
+    return {_role(source): _external(source) for source in config.files}
 
 
-def datasets(config: ExtractConfig) -> dict[str, DatasetFiles]:
-    """Returns the sources that are datasets of the hub, by role `files:<source>`."""
-    sources = (source for source in config.files if hub.is_dataset(source.path))
-    return {_role(source): DatasetFiles(source.path, partial(_files_at, source)) for source in sources}
+HOOKS = Hooks(external=external)
+
+
+def _external(source: FileSource) -> External:
+    """Returns the local paths of a source, or the dataset or the table that it is."""
+    if hub.is_dataset(source.path):
+        return DatasetFiles(source.path, partial(_files_at, source))
+    return source.table() or [file.local() for file in find_files(source)]
 
 
 def _files_at(source: FileSource, path: str) -> list[SourceFile]:
     return find_files(source.model_copy(update={"path": path}))
-
-
-def tables(config: ExtractConfig) -> dict[str, TableAddress]:
-    """Returns the tables that the stage reads, by role `files:<source>`."""
-    named = ((_role(source), source.table()) for source in config.files)
-    return {role: table for role, table in named if table}
 
 
 def _role(source: FileSource) -> str:

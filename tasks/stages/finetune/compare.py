@@ -17,6 +17,7 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.documents.examples import HELDOUT, Examples, has_heldout
+from tasks.formats.hooks import Hooks
 from tasks.formats.tokens.exposure import origin_of
 from tasks.stages.finetune import COMPARISON, TunedConfig
 from tasks.trainer.evaluation.comparison import (
@@ -38,6 +39,9 @@ def external(config: TunedConfig) -> dict[str, list[str]]:
     """Returns the files of the tasks, as local paths, by role `task:<name>`; their bytes are in the fingerprint."""
     tasks = config.evaluate.tasks if config.evaluate else ()
     return {f"task:{task.name}": [file.local() for file in files_of(task)] for task in tasks}
+
+
+HOOKS = Hooks(external=external)
 
 
 def run(config: TunedConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:

@@ -40,6 +40,7 @@ from tasks.formats.documents.json_rows import detect_form, open_text
 from tasks.formats.documents.json_rows import rows as json_rows
 from tasks.formats.documents.parquet_rows import read_rows
 from tasks.formats.documents.tombstones import TAKEDOWN, Tombstones, tombstones_of
+from tasks.formats.hooks import External, Hooks
 from tasks.stages.finetune import ExamplesConfig
 from tasks.stages.finetune.encoding import FILE, ExampleEncoder, eos_id, prompt_of
 from tasks.stages.finetune.rows import READERS
@@ -60,19 +61,18 @@ _NAMED = 300
 _ORIGIN_COLUMNS = ("document", "url", "source", "pages", "boxes")
 
 
-def external(config: ExamplesConfig) -> dict[str, list[str]]:
-    """Returns the files outside the store that the stage reads, except those of datasets of the hub."""
-    patterns = [pattern for pattern in config.files if not hub.is_dataset(pattern)]
-    return {"files": [file.path for pattern in patterns for file in _found(pattern)]}
-
-
-def datasets(config: ExamplesConfig) -> dict[str, DatasetFiles]:
-    """Returns the datasets of the hub that the stage reads, by role `files:<number of the pattern>`."""
-    return {
+def external(config: ExamplesConfig) -> dict[str, External]:
+    """Returns the datasets of the hub, by role `files:<number of the pattern>`, and all other files in one role."""
+    datasets = {
         _role(number): DatasetFiles(pattern, _found)
         for number, pattern in enumerate(config.files)
         if hub.is_dataset(pattern)
     }
+    patterns = [pattern for pattern in config.files if not hub.is_dataset(pattern)]
+    return {"files": [file.path for pattern in patterns for file in _found(pattern)], **datasets}
+
+
+HOOKS = Hooks(external=external)
 
 
 def _role(number: int) -> str:

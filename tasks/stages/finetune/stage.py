@@ -25,6 +25,7 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError, RecipeError, SupersededError
 from tasks.core.stage import Inputs, Output, Part, Report
 from tasks.formats.documents.examples import SUMMARY, Examples
+from tasks.formats.hooks import Hooks
 from tasks.formats.tokens import marks
 from tasks.formats.tokens.exposure import SOURCE, source_files, tokenizer_of, unrecorded
 from tasks.formats.tokens.readings import recipes_of, withheld_examples
@@ -126,6 +127,9 @@ def join(config: FinetuneConfig, inputs: Inputs, output: Output) -> None:
     with copies.guarding():
         ranks_spec = spec.model_copy(update={"copies": copies.specs})
         train_local(ranks_spec, lambda step, values: None, gang=gang, check=copies.keep_up)
+
+
+HOOKS = Hooks(join=join)
 
 
 def _check_layout(config: FinetuneConfig) -> None:

@@ -32,6 +32,7 @@ from tasks.filters.batch import DocumentBatch
 from tasks.filters.language import LanguageLabels
 from tasks.filters.ngram.files import ABOUT, write_arpa
 from tasks.filters.ngram.model import NgramModel, Scores
+from tasks.formats.hooks import Hooks
 from tasks.stages.perplexity import ANY_LANGUAGE, PerplexityConfig, ReferenceText
 from tasks.stages.perplexity.estimate import EstimatedModel, estimate
 from tasks.stages.perplexity.reference import (
@@ -85,6 +86,9 @@ def external(config: PerplexityConfig) -> dict[str, list[str]]:
     return {
         f"reference:{text.name}": [file.local() for file in files_of(text)] for text in config.references if text.path
     }
+
+
+HOOKS = Hooks(external=external)
 
 
 def run(config: PerplexityConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:

@@ -21,6 +21,7 @@ from typing import Any
 from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Report
+from tasks.formats.hooks import Hooks
 from tasks.formats.tokens.shard import ShardSet
 from tasks.stages.registry import PromoteConfig, verdict
 from tasks.stages.registry.promote import CHALLENGER, CHAMPION, COMPARISON, as_json, champion_of, model_ref
@@ -39,6 +40,9 @@ def external(config: PromoteConfig) -> dict[str, list[str]]:
     """Returns the local paths of the tasks' files by role `task:<name>`; their bytes are in the fingerprint."""
     tasks = config.evaluate.tasks if config.evaluate else ()
     return {f"task:{task.name}": [file.local() for file in files_of(task)] for task in tasks}
+
+
+HOOKS = Hooks(external=external)
 
 
 def run(config: PromoteConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:

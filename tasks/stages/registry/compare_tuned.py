@@ -17,7 +17,7 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.documents.examples import HELDOUT, Examples, has_heldout
 from tasks.stages.registry import PromoteTunedConfig, verdict
-from tasks.stages.registry.compare import decide, external
+from tasks.stages.registry.compare import HOOKS, decide
 from tasks.stages.registry.promote import CHALLENGER, CHAMPION
 from tasks.trainer.evaluation.comparison import (
     PAIRS,
@@ -31,7 +31,7 @@ from tasks.trainer.evaluation.comparison import (
     unlearned_texts,
 )
 
-__all__ = ["VERSION", "external", "run"]
+__all__ = ["HOOKS", "VERSION", "run"]
 
 VERSION = 2
 

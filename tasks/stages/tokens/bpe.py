@@ -33,6 +33,7 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.documents.text import hash64, hashes64, words
+from tasks.formats.hooks import Hooks
 from tasks.formats.tokens.labels import label
 from tasks.stages.tokens import TokenizerConfig, token_import
 from tasks.stages.tokens.encoder import ReferenceEncoder, open_reference
@@ -66,6 +67,9 @@ def external(config: TokenizerConfig) -> dict[str, list[str]]:
         return {}
     chat = token_import.beside(config.file)
     return {"tokenizer": [config.file], **({"chat_template": chat} if chat else {})}
+
+
+HOOKS = Hooks(external=external)
 
 
 def run(config: TokenizerConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:

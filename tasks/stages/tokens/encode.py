@@ -34,6 +34,7 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.documents import key_index
 from tasks.formats.documents.document import heldout_draws
+from tasks.formats.hooks import Hooks
 from tasks.formats.tokens.labels import label
 from tasks.formats.tokens.origins import (
     EncodedDocuments,
@@ -138,6 +139,9 @@ def external(config: EncodeConfig) -> dict[str, list[str]]:
         if file.path.endswith(".idx"):
             paths[f"tokens:{source}"].append(file.path.removesuffix(".idx") + ".bin")
     return dict(paths)
+
+
+HOOKS = Hooks(external=external)
 
 
 def _imports(config: EncodeConfig, first: int) -> list[PartSpec]:

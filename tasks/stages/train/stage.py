@@ -26,6 +26,7 @@ from tasks.core.config import canonical_json
 from tasks.core.engine import Engine
 from tasks.core.errors import SupersededError
 from tasks.core.stage import Inputs, Output, Report
+from tasks.formats.hooks import Hooks
 from tasks.formats.tokens import marks
 from tasks.formats.tokens.exposure import INITIAL
 from tasks.formats.tokens.marks import withheld_rows
@@ -133,6 +134,9 @@ def join(config: TrainConfig, inputs: Inputs, output: Output) -> None:
     with copies.guarding():
         ranks_spec = spec.model_copy(update={"copies": copies.specs})
         train_local(ranks_spec, lambda step, values: None, gang=gang, check=copies.keep_up)
+
+
+HOOKS = Hooks(join=join)
 
 
 def _initial_note(config: TrainConfig, inputs: Inputs, output: Output) -> str:

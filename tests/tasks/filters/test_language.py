@@ -14,8 +14,8 @@ from tasks.filters.batch import DocumentBatch
 from tasks.filters.language import LanguageLabels, code_of
 from tasks.filters.learned.fasttext import labels_of
 from tasks.filters.pretrained import model_folder
-from tasks.run.inputs import external_refs
 from tasks.stages.annotate import AnnotateConfig, stage
+from tests.conftest import file_refs
 
 
 def prepared(**given: Any) -> LanguageLabels:
@@ -176,12 +176,12 @@ def test_a_replaced_file_at_the_same_path_is_another_model(trained: Path, tmp_pa
     copy = tmp_path / "model.bin"
     copy.write_bytes((trained / "tiny.bin").read_bytes())
     config = AnnotateConfig(use=("language",), settings={"language": {"model": str(copy)}})
-    (before,) = external_refs(stage, config)
+    (before,) = file_refs(stage, config)
     assert labels(prepared(model=str(copy)), GERMAN) == ["de"]
     copy.write_bytes((trained / "tiny.ftz").read_bytes())
     os.utime(copy, ns=(1, 1))
     assert labels(prepared(model=str(copy)), GERMAN) == ["de"]
-    (after,) = external_refs(stage, config)
+    (after,) = file_refs(stage, config)
     assert before.role == after.role == "annotator:language"
     assert before.content != after.content  # part of the fingerprint
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tasks.core.artifact import RECORD, Artifact, ArtifactId
+from tasks.formats.hooks import Hooks
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.runner import StageResult, join_stage, open_store, run_stage
 from tasks.run.trace.trace import trace
@@ -117,7 +118,7 @@ def test_other_nodes_of_a_gang_do_nothing_for_an_adopted_artifact(
     recipe, _ = first
     joined: list[str] = []
     monkeypatch.setattr(
-        "tasks.stages.train.stage.join", lambda config, inputs, output: joined.append(str(config.steps))
+        "tasks.stages.train.stage.HOOKS", Hooks(join=lambda config, inputs, output: joined.append(str(config.steps)))
     )
     version = f"gang-{first_node}"
     if first_node:

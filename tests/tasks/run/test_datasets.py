@@ -21,7 +21,7 @@ from tasks.formats.documents.external_files import find
 from tasks.run.dossier.corpus import Corpus, Count
 from tasks.run.dossier.summary import _files
 from tasks.run.new_recipe import look_at
-from tasks.run.outside import dataset_refs, external_refs
+from tasks.run.outside import external_refs
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.result import StageResult
 from tasks.run.runner import run_stage
@@ -281,8 +281,8 @@ def test_examples_of_a_dataset_are_read_at_the_commit_of_the_version(
     config = ExamplesConfig(files=(f"{ROOT}/data/asked-*.parquet",), seq_len=96, heldout_share=0)
     own = ArtifactId("test/examples", "1")
     output = Output(Store(f"{tmp_path}/other"), own, "fingerprint")
-    refs = [*dataset_refs(examples, config, output.store, own), *external_refs(examples, config)]
-    assert [ref.address for ref in refs] == [f"external:{ROOT}@{COMMIT}/data/asked-*.parquet", "external:files"]
+    refs = list(external_refs(examples.HOOKS, config, output.store, own))
+    assert [ref.address for ref in refs] == ["external:files", f"external:{ROOT}@{COMMIT}/data/asked-*.parquet"]
     bench.hub.commit = NEXT
     report = examples.run(config, Inputs({"tokenizer": made.tokenizer}, refs), output, Engine())
     assert report.metrics["examples"] == 2

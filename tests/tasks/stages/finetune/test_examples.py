@@ -14,10 +14,9 @@ from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.formats.documents.document import is_heldout
 from tasks.formats.documents.examples import HELDOUT, Examples
-from tasks.run.outside import external_refs
 from tasks.stages.finetune import ExamplesConfig
 from tasks.stages.finetune import examples as stage
-from tests.conftest import run_stage_in
+from tests.conftest import file_refs, run_stage_in
 from tests.corpora import Made
 from tests.s3_server import S3Server
 from tests.tasks.stages.finetune.conftest import Make
@@ -235,8 +234,8 @@ def test_a_file_on_an_object_store_gives_the_same_examples(made: Made, examples:
     with Store("s3://sluice/rows").write("rows.jsonl") as remote:
         remote.write(Path(file).read_bytes())
     config = ExamplesConfig.model_validate({**local.record.config, "files": ["s3://sluice/rows/rows.jsonl"]})
-    (digest,) = external_refs(stage, config)
-    assert [digest] == list(external_refs(stage, ExamplesConfig.model_validate(local.record.config)))
+    (digest,) = file_refs(stage, config)
+    assert [digest] == list(file_refs(stage, ExamplesConfig.model_validate(local.record.config)))
     folder, inputs = local.store.root, {"tokenizer": made.tokenizer}
     there = run_stage_in(folder, stage.__name__, config, inputs, kind="examples", version="remote")
     assert there.record.content == local.record.content

@@ -9,11 +9,10 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from tasks.core.errors import InputError, RecipeError
 from tasks.formats.tokens.shard import ShardSet
-from tasks.run.inputs import external_refs
 from tasks.run.recipe import find_recipe
 from tasks.stages.tokens import EncodeConfig, TokenizerConfig, bpe
 from tasks.stages.tokens.token_import import read
-from tests.conftest import run_stage_in
+from tests.conftest import file_refs, run_stage_in
 from tests.corpora import corpus, documents_in
 
 BPE, ENCODE = "tasks.stages.tokens.bpe", "tasks.stages.tokens.encode"
@@ -48,21 +47,21 @@ def test_an_imported_tokenizer_is_copied_and_encodes(tmp_path: Path) -> None:
 
 def test_the_bytes_of_the_file_are_in_the_fingerprint(tmp_path: Path) -> None:
     config = TokenizerConfig(file=made_elsewhere(tmp_path / "theirs.json"))
-    before = list(external_refs(bpe, config))
+    before = list(file_refs(bpe, config))
     assert [ref.role for ref in before] == ["tokenizer"]
     made_elsewhere(tmp_path / "theirs.json", lambda made: made.add_special_tokens(["<more>"]))
-    assert list(external_refs(bpe, config)) != before
-    assert list(external_refs(bpe, TokenizerConfig())) == []
+    assert list(file_refs(bpe, config)) != before
+    assert list(file_refs(bpe, TokenizerConfig())) == []
 
 
 def test_a_chat_template_beside_the_file_comes_with_it(tmp_path: Path) -> None:
     config = TokenizerConfig(file=made_elsewhere(tmp_path / "theirs.json"), end_of_text="<eot>")
-    before, documents = list(external_refs(bpe, config)), documents_in(tmp_path, corpus(5))
+    before, documents = list(file_refs(bpe, config)), documents_in(tmp_path, corpus(5))
     (tmp_path / "chat_template.jinja").write_text("{{ bos_token }}")
-    assert list(external_refs(bpe, config)) == before, "its tokens are not known"
+    assert list(file_refs(bpe, config)) == before, "its tokens are not known"
     stated = {"bos_token": "<bot>", "eos_token": "<other>", "stop_tokens": ["<eot>"], "padding_side": "left"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(stated))
-    assert {ref.role for ref in external_refs(bpe, config)} == {"tokenizer", "chat_template"}
+    assert {ref.role for ref in file_refs(bpe, config)} == {"tokenizer", "chat_template"}
     tokenizer = run_stage_in(tmp_path, BPE, config, {"documents": documents}, kind="tokenizer")
     assert tokenizer.read("chat_template.jinja") == b"{{ bos_token }}"
     named = {"bos_token": "<bot>", "eos_token": "<eot>", "stop_tokens": ["<eot>"]}

@@ -19,6 +19,7 @@ import pytest
 from tasks.core.config import canonical_json
 from tasks.core.errors import InputError, RecipeError, TransientError
 from tasks.core.store import Store
+from tasks.formats.hooks import Hooks
 from tasks.run.runner import join_stage, run_stage
 from tasks.run.shell import main
 from tasks.trainer.checkpoints import checkpoint
@@ -197,8 +198,12 @@ def test_a_joining_node_gets_layout_locations_and_preemption_notice_of_the_place
 ) -> None:
     seen = []
     monkeypatch.setattr(
-        "tasks.stages.train.stage.join",
-        lambda config, inputs, output: seen.append((layout_here(), checkpoints_here().keep_every, preemption_here())),
+        "tasks.stages.train.stage.HOOKS",
+        Hooks(
+            join=lambda _, inputs, output: seen.append(
+                (layout_here(), checkpoints_here().keep_every, preemption_here())
+            )
+        ),
     )
     place = {"layout": {"shard": 2}, "checkpoints.keep_every": 50, "preemption": {"provider": "aws"}}
     changes = {f"place.train.{name}": value for name, value in place.items()}
