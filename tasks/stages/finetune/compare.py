@@ -15,6 +15,7 @@ from typing import Any
 
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
+from tasks.core.pages import table
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.documents.examples import HELDOUT, Examples, has_heldout
 from tasks.formats.tokens.exposure import origin_of
@@ -68,20 +69,20 @@ def run(config: TunedConfig, inputs: Inputs, output: Output, engine: Engine) -> 
         "learned_documents": left_out,
         "rows": [row.row(config.confidence) for row in rows],
     }
-    table = markdown(comparison).encode()
+    text = markdown(comparison).encode()
     if COMPARISON not in output.committed:
         with output.part(COMPARISON, conserved=False) as part:
-            files = {COMPARISON: json.dumps(comparison, indent=1, sort_keys=True).encode(), TABLE: table}
+            files = {COMPARISON: json.dumps(comparison, indent=1, sort_keys=True).encode(), TABLE: text}
             for name, content in files.items():
                 with part.file(name) as file:
                     file.write(content)
-    output.log_file(TABLE, table)
+    output.log_file(TABLE, text)
     return Report(metrics=comparison_metrics(comparison["rows"]), note=comparison_note(comparison["rows"]))
 
 
 def markdown(content: dict[str, Any]) -> str:
     """Returns the content of COMPARISON as a table for people."""
-    confidence = f"{content['confidence']:.0%}"
+    head = ["", "metric", "items", "base", "tuned", "better by", f"{content['confidence']:.0%} interval"]
     lines = [
         f"# {content['tuned']} and its base",
         "",
@@ -89,10 +90,8 @@ def markdown(content: dict[str, Any]) -> str:
         f"{content['context']:,} tokens; a positive difference is an improvement. bpb: bits per byte, of documents, of "
         "right answers, or of responses.",
         "",
-        f"| | metric | items | base | tuned | better by | {confidence} interval |",
-        "|---|---|---|---|---|---|---|",
+        *table(head, map(_cells, content["rows"])),
     ]
-    lines += [f"| {' | '.join(_cells(row))} |" for row in content["rows"]]
     if count := content["learned_documents"]:
         lines += ["", f"{count:,} held-out documents were learned as examples and do not count."]
     return "\n".join([*lines, ""])

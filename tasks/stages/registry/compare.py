@@ -20,6 +20,7 @@ from typing import Any
 
 from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
+from tasks.core.pages import table
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.shard import ShardSet
 from tasks.stages.registry import PromoteConfig, verdict
@@ -201,20 +202,17 @@ def markdown(comparison: dict[str, Any]) -> str:
     if not comparison["rows"]:
         return "\n".join(lines)
     champion, challenger = (comparison[name]["artifact"] for name in ("champion", "challenger"))
-    confidence = f"{comparison['confidence']:.0%}"
     lines += [
         f"Champion: `{champion}`. Challenger: `{challenger}`. Both have scored the same documents and items; a "
         f"positive difference is an improvement. {_seeds(comparison['score'])}",
         "",
-        _row([*_HEAD[:6], f"{confidence} interval", *_HEAD[6:]]),
-        _row(["---"] * (len(_HEAD) + 1)),
     ]
+    head = [*_HEAD[:6], f"{comparison['confidence']:.0%} interval", *_HEAD[6:]]
     score = comparison["score"]
     whole = [f"**score: mean over {verdict.counted(score['of'], score['names'])}**", score["unit"], "", "", ""]
     outcome = "promoted" if comparison["promoted"] else "stays"
-    lines.append(_row([*whole, f"**{score['difference']:+.4f}**", f"**{_interval(score)}**", "", outcome]))
-    lines += [_row(_cells(row)) for row in comparison["rows"]]
-    return "\n".join([*lines, ""])
+    mean = [*whole, f"**{score['difference']:+.4f}**", f"**{_interval(score)}**", "", outcome]
+    return "\n".join([*lines, *table(head, [mean, *map(_cells, comparison["rows"])], padded=True), ""])
 
 
 def _seeds(score: dict[str, Any]) -> str:
@@ -256,10 +254,6 @@ def _remark(row: dict[str, Any]) -> str:
 def _is_contaminated(row: dict[str, Any]) -> bool:
     flags = row["read_in_training"]
     return bool(flags and flags["challenger"] and flags["challenger"]["items"])
-
-
-def _row(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def figure(comparison: dict[str, Any]) -> bytes:
