@@ -26,6 +26,8 @@ from tasks.trainer.evaluation.comparison import (
     compare_responses,
     learned_documents,
     limited,
+    row_cells,
+    row_metrics,
     unlearned_texts,
 )
 from tasks.trainer.evaluation.items import files_of
@@ -90,19 +92,11 @@ def markdown(content: dict[str, Any]) -> str:
         f"{content['context']:,} tokens; a positive difference is an improvement. bpb: bits per byte, of documents, of "
         "right answers, or of responses.",
         "",
-        *table(head, map(_cells, content["rows"])),
+        *table(head, map(row_cells, content["rows"])),
     ]
     if count := content["learned_documents"]:
         lines += ["", f"{count:,} held-out documents were learned as examples and do not count."]
     return "\n".join([*lines, ""])
-
-
-def _cells(row: dict[str, Any]) -> list[str]:
-    low, high = row["interval"]
-    interval = "none" if low is None else f"{low:+.4f} .. {high:+.4f}"
-    values = [f"{row[name]:.4f}" for name in ("first", "second")]
-    named = f"{row['kind']} {row['name']}"
-    return [named, row["metric"], f"{row['items']:,}", *values, f"{row['difference']:+.4f}", interval]
 
 
 def comparison_metrics(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
@@ -110,9 +104,7 @@ def comparison_metrics(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     metrics: dict[str, float] = {}
     for row in rows:
         name = f"{row['kind']}/{row['name']}"
-        edges = dict(zip(("low", "high"), row["interval"], strict=True))
-        values = {"base": row["first"], "tuned": row["second"], "difference": row["difference"], **edges}
-        metrics |= {f"{name}/{key}": value for key, value in values.items() if value is not None}
+        metrics |= {f"{name}/base": row["first"], f"{name}/tuned": row["second"], **row_metrics(row, name)}
     return metrics
 
 
