@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import KEPT, parser
+from tasks.core.pages import table
 
 README = Path(__file__).with_name("README.md")
 INTRODUCTION = """\
@@ -442,10 +443,9 @@ def facts(one: Benchmark) -> tuple[str, str, str]:
 
 def readme() -> str:
     """Returns the text of README.md."""
-    lines = ["| benchmark | `python -m benchmarks.` | main figure | date | machine |", "|---|---|---|---|---|"]
-    for one in BENCHMARKS:
-        lines.append(f"| {one.purpose} | `{one.command}` | {' | '.join(facts(one))} |")
-    return INTRODUCTION + "\n".join(lines) + "\n"
+    head = ["benchmark", "`python -m benchmarks.`", "main figure", "date", "machine"]
+    rows = [[one.purpose, f"`{one.command}`", *facts(one)] for one in BENCHMARKS]
+    return INTRODUCTION + "\n".join(table(head, rows)) + "\n"
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ slots, and its silent hosts. Deterministic.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.harness import last, parser
+from tasks.core.pages import table
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.frontier.scheduler import PROMPT_S, WAITING
 from tasks.stages.crawl.hosts.rules import TRIES
@@ -352,12 +353,6 @@ def caps(plan: Plan) -> Iterator[tuple[str, ...]]:
         yield f"{per_host:,.0f}", f"{first / every:.0%}", f"{ever / every:.0%}", f"{first / 1e6:,.1f} M", memory
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Returns a Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def main() -> None:
     """Prints the plan."""
     options = parser(__doc__)
@@ -365,14 +360,18 @@ def main() -> None:
         text = f"{one.metadata['help']} (%(default)s)"
         options.add_argument(f"--{one.name.replace('_', '-')}", type=float, default=one.default, help=text)
     plan = Plan(**vars(options.parse_args()))
-    print(table(("what", "how much", "how"), arithmetic(plan)), end="\n\n")
-    print(table(("one partition", "how much"), partition(plan)), end="\n\n")
-    boxed = ("time box", "concurrency", "pages", "bound by", "no slow or silent host")
-    print(table(boxed, boxes(plan)), end="\n\n")
-    print(table(("Crawl-delay of one of 20 sites", "pages of all in 1 h"), few(plan)), end="\n\n")
-    capped = ("cap per host", "of all URLs, in a cycle", "in all cycles", "longest fetch list", "memory for it")
-    print(table(capped, caps(plan)), end="\n\n")
-    print(table(("wanted", "cycle", "budget used", "time", "hosts", "bound by"), month(plan)))
+    tables = (
+        table(("what", "how much", "how"), arithmetic(plan)),
+        table(("one partition", "how much"), partition(plan)),
+        table(("time box", "concurrency", "pages", "bound by", "no slow or silent host"), boxes(plan)),
+        table(("Crawl-delay of one of 20 sites", "pages of all in 1 h"), few(plan)),
+        table(
+            ("cap per host", "of all URLs, in a cycle", "in all cycles", "longest fetch list", "memory for it"),
+            caps(plan),
+        ),
+        table(("wanted", "cycle", "budget used", "time", "hosts", "bound by"), month(plan)),
+    )
+    print("\n\n".join("\n".join(lines) for lines in tables))
 
 
 def _top(left: Floats) -> float:

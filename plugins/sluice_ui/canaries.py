@@ -91,14 +91,13 @@ def _confirmation(decision: Json) -> dict[str, Any] | None:
     seeds = [str(seed) for seed in confirmed["seeds"]]
     values = list(confirmed["differences"])
     low, high = _interval(confirmed)
-    names = [f"seed {seed}" for seed in seeds]
-    lows, highs = list(values), list(values)
+    points: list[tuple[str, float, charts.Interval]]
+    points = [(f"seed {seed}", value, (None, None)) for seed, value in zip(seeds, values, strict=True)]
     if low is not None and high is not None:
-        names, values = [*names, "mean"], [*values, confirmed["difference"]]
-        lows, highs = [*lows, low], [*highs, high]
+        points.append(("mean", confirmed["difference"], (low, high)))
     title = f"{confirmed['arm']} lower than {decision['current']} by, bits per byte"
     return {
-        "figure": charts.differences(names, values, lows, highs, title),
+        "figure": charts.differences(points, title),
         "label": title,
         "rows": [[seed, value] for seed, value in zip(seeds, confirmed["differences"], strict=True)],
         "worse": _shares(confirmed.get("regressions") or {}),
@@ -129,12 +128,11 @@ def _screening(decision: Json) -> dict[str, Any]:
         )  # fmt: skip
     head = ["arm", "kind", "verdict", "#target bpb", "#lower by", *(f"#weight of {name}" for name in sources),
             *(f"#{'bits' if name in decision.get('tasks', {}) else 'bpb'} of {name}" for name in measured)]  # fmt: skip
-    names, differences = [arm["arm"] for arm in arms], [arm["difference"] for arm in arms]
     title = f"lower than {decision['current']} by, bits per byte; of the screening, without an interval"
     return {
         "head": head,
         "rows": rows,
-        "figure": charts.differences(names, differences, differences, differences, title),
+        "figure": charts.differences([(arm["arm"], arm["difference"], (None, None)) for arm in arms], title),
         "label": f"Difference of each arm: {title}",
         "target": ", ".join(f"{name} {share:.3f}" for name, share in sorted(decision.get("target", {}).items())),
     }
@@ -174,16 +172,10 @@ def _champion(comparison: Json, recipe: str) -> dict[str, Any]:
         return shown
     bits = [row for row in rows if row["metric"] == "bpb"]
     drawn = bits or rows
-    ends = [_interval(row) for row in drawn]
     unit = "bits per byte of held-out text" if bits else "share of the items"
     label = f"challenger better by, {unit}, with {comparison.get('confidence', 0.95):.0%} intervals"
-    shown["figure"] = charts.differences(
-        [f"{row['kind']} {row['name']}" for row in drawn],
-        [row["difference"] for row in drawn],
-        [row["difference"] if low is None else low for row, (low, _) in zip(drawn, ends, strict=True)],
-        [row["difference"] if high is None else high for row, (_, high) in zip(drawn, ends, strict=True)],
-        label,
-    )
+    points = [(f"{row['kind']} {row['name']}", row["difference"], _interval(row)) for row in drawn]
+    shown["figure"] = charts.differences(points, label)
     mean = f"mean over {len(score['names'])} {score['of']}"
     shown |= {"label": label, "rows": [_row({"kind": "score", "name": mean, "metric": score["unit"], **score})]}
     shown["rows"] += [_row(row) for row in rows]

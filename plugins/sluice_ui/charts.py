@@ -16,6 +16,9 @@ from numpy.typing import ArrayLike, NDArray
 MOST_POINTS = 600
 """Points of a curve; a longer series is thinned, keeping first and last."""
 
+Interval = Sequence[float | None]
+"""Both ends of an interval; both None if there is none, or it is infinite."""
+
 _AXIS_PX, _ROW_PX = 70, 36
 """Height of a chart of rows: its axis, and each row."""
 
@@ -68,9 +71,9 @@ def curve(x: Sequence[float], y: Sequence[float | None], x_title: str, y_title: 
     return _figure([trace], {"xaxis": {"title": {"text": x_title}}, "yaxis": {"title": {"text": y_title}}})
 
 
-def differences(names: Sequence[str], values: Sequence[float], lows: Sequence[float], highs: Sequence[float],
-                title: str) -> str:  # fmt: skip
-    """Returns points with their intervals, one under another; those of the same value as both ends have none."""
+def differences(points: Sequence[tuple[str, float, Interval]], title: str) -> str:
+    """Returns named points with their intervals, one under another; a point whose ends are None has none."""
+    names, values, ends = zip(*points, strict=True) if points else ((), (), ())
     trace = {
         "type": "scatter",
         "mode": "markers",
@@ -80,8 +83,8 @@ def differences(names: Sequence[str], values: Sequence[float], lows: Sequence[fl
         "error_x": {
             "type": "data",
             "symmetric": False,
-            "array": [high - value for high, value in zip(highs, values, strict=True)],
-            "arrayminus": [value - low for low, value in zip(lows, values, strict=True)],
+            "array": [0.0 if high is None else high - value for value, (_, high) in zip(values, ends, strict=True)],
+            "arrayminus": [0.0 if low is None else value - low for value, (low, _) in zip(values, ends, strict=True)],
         },
     }
     layout = {
@@ -90,6 +93,12 @@ def differences(names: Sequence[str], values: Sequence[float], lows: Sequence[fl
         "yaxis": {"automargin": True, "autorange": "reversed"},
     }
     return _figure([trace], layout)
+
+
+def interval(ends: Interval, digits: int = 4, otherwise: str = "not known") -> str:
+    """Returns an interval as text, or `otherwise` without one."""
+    low, high = ends
+    return otherwise if low is None or high is None else f"{low:.{digits}f} .. {high:.{digits}f}"
 
 
 def bars(names: Sequence[str], values: Sequence[float], title: str) -> str:

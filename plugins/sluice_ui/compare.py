@@ -5,7 +5,6 @@ sample in a large one, whose size is on the page.
 """
 
 import json
-import math
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -334,11 +333,8 @@ def paired_scores(old: Artifact | None, new: Artifact | None) -> dict[str, Any] 
     total = mean(estimates)
     rows.append(["mean of the sources", sum(row[1] for row in rows), None, None, total.value, _interval(total)])
     estimates.append(total)
-    ends = [_ends(estimate) for estimate in estimates]
-    figure = charts.differences(
-        [row[0] for row in rows], [estimate.value for estimate in estimates], [low for low, _ in ends],
-        [high for _, high in ends], "bits per byte that the new model needs less",
-    )  # fmt: skip
+    points = [(row[0], one.value, one.bounds(CONFIDENCE)) for row, one in zip(rows, estimates, strict=True)]
+    figure = charts.differences(points, "bits per byte that the new model needs less")
     return {"rows": rows, "figure": figure, "label": f"the new model needs {total.value:.4f} bits per byte less, "
             f"95 % interval {_interval(total)}"}  # fmt: skip
 
@@ -349,14 +345,8 @@ def _bits(scores: Artifact, path: str) -> dict[str, tuple[int, float]]:
     return {row["id"]: (row["bytes"], row["bits"]) for row in rows}
 
 
-def _ends(estimate: PairedDifference) -> tuple[float, float]:
-    low, high = estimate.interval(CONFIDENCE)
-    return (low, high) if math.isfinite(low) else (estimate.value, estimate.value)
-
-
 def _interval(estimate: PairedDifference) -> str:
-    low, high = estimate.interval(CONFIDENCE)
-    return f"{low:.4f} .. {high:.4f}" if math.isfinite(low) else "not known: too few documents"
+    return charts.interval(estimate.bounds(CONFIDENCE), otherwise="not known: too few documents")
 
 
 def _verdict(challenger: Kinds, champion: Kinds) -> dict[str, Any] | None:
@@ -368,13 +358,8 @@ def _verdict(challenger: Kinds, champion: Kinds) -> dict[str, Any] | None:
     if not content["champion"] or content["champion"]["artifact"] != str(champion["model"].address):
         return None
     columns = ("name", "metric", "items", "first", "second", "difference")
-    rows = [[*(row[name] for name in columns), _edges(row["interval"])] for row in content["rows"]]
+    rows = [[*(row[name] for name in columns), charts.interval(row["interval"])] for row in content["rows"]]
     return {"reason": content["reason"], "rows": rows, "of": artifact_link(str(comparison.address))}
-
-
-def _edges(interval: Sequence[float | None]) -> str:
-    low, high = interval
-    return "not known" if low is None or high is None else f"{low:.4f} .. {high:.4f}"
 
 
 routes = router()

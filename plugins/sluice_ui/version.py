@@ -5,7 +5,6 @@ store, and of some of them a file: funnel, loss, scores, decision about the mixt
 """
 
 import json
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -242,7 +241,7 @@ def _scores(scores: Artifact | None) -> dict[str, Any] | None:
         return None
     content = json.loads(scores.read("scores.json"))
     rows: list[list[Any]] = []
-    lows, highs = [], []
+    points = []
     for path in scores.files("documents/"):
         documents = scores.table(path, ["bytes", "bits"]).to_pydict()
         if not documents["bytes"]:
@@ -250,11 +249,9 @@ def _scores(scores: Artifact | None) -> dict[str, Any] | None:
         estimate = of_sized(documents["bits"], documents["bytes"])
         source = path.removeprefix("documents/").removesuffix(".parquet")
         unigram = content["sources"].get(source, {}).get("unigram_bpb")
-        low, high = estimate.interval(CONFIDENCE)
-        known = math.isfinite(low)
-        lows.append(low if known else estimate.value)
-        highs.append(high if known else estimate.value)
-        interval = f"{low:.3f} .. {high:.3f}" if known else "not known: too few documents"
+        ends = estimate.bounds(CONFIDENCE)
+        points.append((source, estimate.value, ends))
+        interval = charts.interval(ends, digits=3, otherwise="not known: too few documents")
         rows.append([source, len(documents["bytes"]), estimate.value, interval, unigram])
     tasks = [
         [task["task"], task["step"], task["items"], name, metric["value"],
@@ -265,7 +262,7 @@ def _scores(scores: Artifact | None) -> dict[str, Any] | None:
         return None
     label = "bits per byte: " + ", ".join(f"{row[0]} {row[2]:.3f} ({row[3]})" for row in rows)
     title = "bits per byte of held-out text with 95 % interval, lower is better"
-    figure = charts.differences([row[0] for row in rows], [row[2] for row in rows], lows, highs, title)
+    figure = charts.differences(points, title)
     return {"figure": figure if rows else "", "label": label, "rows": rows, "tasks": tasks}
 
 

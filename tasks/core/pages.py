@@ -61,12 +61,19 @@ def model_card(title: str, about: Sequence[str], sections: Mapping[str, Sequence
     return "\n\n".join(parts) + "\n"
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, padded: bool = False) -> list[str]:
     """Returns the lines of a Markdown table.
+
+    Args:
+        head: a cell for each column.
+        rows: cells of each row.
+        padded: whether empty cells and the rule have a blank on both sides, as in the artifacts of older versions.
 
     >>> table(["", "accuracy"], [["a model", "0.9"]])
     ['| | accuracy |', '|---|---|', '| a model | 0.9 |']
     """
+    if padded:
+        return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
     return [_row(head), "|---" * len(head) + "|", *map(_row, rows)]
 
 

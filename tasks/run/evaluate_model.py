@@ -21,6 +21,7 @@ import pyarrow as pa
 from tasks.core.artifact import Artifact, ArtifactId, InputRef, fingerprint
 from tasks.core.commit import commit
 from tasks.core.errors import InputError, RecipeError
+from tasks.core.pages import table
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store, probe
 from tasks.formats.tokens.exposure import origin_of, tokenizer_of, unrecorded
@@ -180,8 +181,8 @@ def _write_bits(
 def _table(model: str, sources: dict[str, Any], tasks: list[dict[str, Any]]) -> str:
     blocks = [f"# {model}\n"]
     if sources:
-        rows = [f"| {name} | {row['documents']:,} | {row['bpb']:.4f} |" for name, row in sources.items()]
-        blocks.append("\n".join(["| held-out text | documents | bits per byte |", "|---|---|---|", *rows, ""]))
+        rows = [[name, f"{row['documents']:,}", f"{row['bpb']:.4f}"] for name, row in sources.items()]
+        blocks.append("\n".join([*table(["held-out text", "documents", "bits per byte"], rows), ""]))
     if tasks:
         blocks.append(f"#{task_table(tasks)}")
     return "\n".join(blocks)

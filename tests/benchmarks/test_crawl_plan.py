@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.crawl_plan import Hosts, Plan, arithmetic, cycle, silence, table
+from benchmarks.crawl_plan import Hosts, Plan, arithmetic, cycle, silence
 
 PLAN = Plan(latency_s=0.5, delay_s=1, latency_factor=2, time_box_s=3600, per_host=500, concurrency=64)
 
@@ -77,7 +77,3 @@ def test_the_sums_follow_from_the_inputs():
 
 def test_no_plan_has_more_partitions_than_a_recipe_may_have():
     assert replace(PLAN, pages=1e12).partitions == 1024
-
-
-def test_a_table_is_markdown():
-    assert table(("a", "b"), [("1", "2")]) == "| a | b |\n| --- | --- |\n| 1 | 2 |"

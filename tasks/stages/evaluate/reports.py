@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tasks.core.artifact import Artifact
+from tasks.core.pages import table
 from tasks.formats.documents.document import MATCHES, SETS_FILE
 from tasks.formats.documents.tombstones import Tombstones
 from tasks.formats.tokens.exposure import checkpoint_exposure
@@ -48,21 +49,21 @@ def task_table(scores: Sequence[Score], seeds: Score | None = None) -> str:
         scores: scores of all steps.
         seeds: spread over seeds at the last step (`seeds.spread`), if there is one.
     """
+    rows = [
+        [f"{score['step']:,}", score["task"], f"{score['items']:,}", str(score["shots"]), _values(score), flag(score)]
+        for score in scores
+    ]
     lines = [
         "# Tasks",
         "",
         "Value ± standard error over items. Bold: the metric to compare models of this size by.",
         "",
-        "| step | task | items | shots | scores | read in training |",
-        "|---|---|---|---|---|---|",
+        *table(["step", "task", "items", "shots", "scores", "read in training"], rows),
     ]
-    for score in scores:
-        cells = [f"{score['step']:,}", score["task"], f"{score['items']:,}", str(score["shots"]), _values(score)]
-        lines.append(f"| {' | '.join([*cells, flag(score)])} |")
     if cuts := [f"{score[CUT]:,} of {score['task']} (step {score['step']:,})" for score in scores if CUT in score]:
         lines += ["", f"Prompts longer than the context, cut at their beginning: {', '.join(cuts)}."]
     if seeds:
-        lines += ["", *_over_seeds(scores, seeds)]
+        lines += ["", *_over_seeds(scores, seeds["rows"])]
     return "\n".join([*lines, ""])
 
 
@@ -74,21 +75,18 @@ def flag(score: Score) -> str:
     return f"{contamination['items']:,} items" if contamination["items"] else "none found"
 
 
-def _over_seeds(scores: Sequence[Score], seeds: Score) -> Iterator[str]:
-    """Yields the table of the spread over seeds, with the standard error over items of this training."""
+def _over_seeds(scores: Sequence[Score], spread: Sequence[Score]) -> list[str]:
+    """Returns the table of the spread over seeds, with the standard error over items of this training."""
     last = max(score["step"] for score in scores)
     scores_by_task = {score["task"]: score for score in scores if score["step"] == last}
-    yield f"Over trainings that differ in their seeds alone, after step {last:,}:"
-    yield ""
-    yield "| task | metric | mean | standard error over items | sd over seeds | n |"
-    yield "|---|---|---|---|---|---|"
-    for row in seeds["rows"]:
-        if row["kind"] == "task":
-            error = scores_by_task[row["name"]]["metrics"][row["metric"]]["stderr"]
-            bold = "**" * (scores_by_task[row["name"]]["decision_metric"] == row["metric"])
-            cells = [row["name"], f"{bold}{row['metric']}{bold}", f"{row['mean']:.4f}",
-                     "" if error is None else f"{error:.4f}", f"{row['sd']:.4f}", str(len(row["values"]))]  # fmt: skip
-            yield f"| {' | '.join(cells)} |"
+    rows = []
+    for row in [row for row in spread if row["kind"] == "task"]:
+        error = scores_by_task[row["name"]]["metrics"][row["metric"]]["stderr"]
+        bold = "**" * (scores_by_task[row["name"]]["decision_metric"] == row["metric"])
+        rows.append([row["name"], f"{bold}{row['metric']}{bold}", f"{row['mean']:.4f}",
+                     "" if error is None else f"{error:.4f}", f"{row['sd']:.4f}", str(len(row["values"]))])  # fmt: skip
+    head = ["task", "metric", "mean", "standard error over items", "sd over seeds", "n"]
+    return [f"Over trainings that differ in their seeds alone, after step {last:,}:", "", *table(head, rows)]
 
 
 def _values(score: Score) -> str:
@@ -174,22 +172,28 @@ def heldout_curve(checkpoint: Artifact) -> Curve:
 def heldout_table(scores: Mapping[str, Any], curve: Curve) -> str:
     """Returns a table with a row per source with its score and spread, and a table of the curve at some steps."""
     seeds = _seeds_of(scores)
-    lines = ["# Held-out text", "", "Bits per byte.", ""]
-    over = ["mean over seeds", "sd", "n"] if seeds else []
-    lines += [_row(["source", "documents", f"after step {scores['step']:,}", *over]), _row(["---"] * (3 + len(over)))]
+    rows = []
     for source, score in scores["sources"].items():
         row = seeds.get(source)
         spread = [f"{row['mean']:.4f}", f"{row['sd']:.4f}", str(len(row["values"]))] if row else []
-        lines.append(_row([source, f"{score['documents']:,}", f"{score['bpb']:.4f}", *spread]))
+        rows.append([source, f"{score['documents']:,}", f"{score['bpb']:.4f}", *spread])
+    over = ["mean over seeds", "sd", "n"] if seeds else []
+    head = ["source", "documents", f"after step {scores['step']:,}", *over]
+    lines = ["# Held-out text", "", "Bits per byte.", "", *table(head, rows, padded=True)]
     if curve:
         values = {source: dict(points) for source, points in curve.items()}
         steps = sorted({step for points in values.values() for step in points})
         selected = steps[:: -(-len(steps) // _ROWS)]
-        lines += ["", "Measured while training, on fewer documents:", "", _row(["step", *values]),
-                  _row(["---"] * (1 + len(values)))]  # fmt: skip
-        for step in sorted({*selected, steps[-1]}):
-            cells = [f"{of_source[step]:.4f}" if step in of_source else "" for of_source in values.values()]
-            lines.append(_row([f"{step:,}", *cells]))
+        measured = (
+            [f"{step:,}", *(f"{one[step]:.4f}" if step in one else "" for one in values.values())]
+            for step in sorted({*selected, steps[-1]})
+        )
+        lines += [
+            "",
+            "Measured while training, on fewer documents:",
+            "",
+            *table(["step", *values], measured, padded=True),
+        ]
     return "\n".join([*lines, ""])
 
 
@@ -221,7 +225,3 @@ def draw_heldout(scores: Mapping[str, Any], curve: Curve, title: str) -> bytes:
 def _seeds_of(scores: Mapping[str, Any]) -> dict[str, Any]:
     rows = scores.get("seeds", {}).get("rows", ())
     return {row["name"]: row for row in rows if row["kind"] == "source"}
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"

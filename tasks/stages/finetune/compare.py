@@ -15,6 +15,7 @@ from typing import Any
 
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
+from tasks.core.pages import table
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.documents.examples import HELDOUT, Examples, has_heldout
 from tasks.formats.hooks import Hooks
@@ -26,6 +27,8 @@ from tasks.trainer.evaluation.comparison import (
     compare_responses,
     learned_documents,
     limited,
+    row_cells,
+    row_metrics,
     unlearned_texts,
 )
 from tasks.trainer.evaluation.items import files_of
@@ -72,20 +75,20 @@ def run(config: TunedConfig, inputs: Inputs, output: Output, engine: Engine) -> 
         "learned_documents": left_out,
         "rows": [row.row(config.confidence) for row in rows],
     }
-    table = markdown(comparison).encode()
+    text = markdown(comparison).encode()
     if COMPARISON not in output.committed:
         with output.part(COMPARISON, conserved=False) as part:
-            files = {COMPARISON: json.dumps(comparison, indent=1, sort_keys=True).encode(), TABLE: table}
+            files = {COMPARISON: json.dumps(comparison, indent=1, sort_keys=True).encode(), TABLE: text}
             for name, content in files.items():
                 with part.file(name) as file:
                     file.write(content)
-    output.log_file(TABLE, table)
+    output.log_file(TABLE, text)
     return Report(metrics=comparison_metrics(comparison["rows"]), note=comparison_note(comparison["rows"]))
 
 
 def markdown(content: dict[str, Any]) -> str:
     """Returns the content of COMPARISON as a table for people."""
-    confidence = f"{content['confidence']:.0%}"
+    head = ["", "metric", "items", "base", "tuned", "better by", f"{content['confidence']:.0%} interval"]
     lines = [
         f"# {content['tuned']} and its base",
         "",
@@ -93,21 +96,11 @@ def markdown(content: dict[str, Any]) -> str:
         f"{content['context']:,} tokens; a positive difference is an improvement. bpb: bits per byte, of documents, of "
         "right answers, or of responses.",
         "",
-        f"| | metric | items | base | tuned | better by | {confidence} interval |",
-        "|---|---|---|---|---|---|---|",
+        *table(head, map(row_cells, content["rows"])),
     ]
-    lines += [f"| {' | '.join(_cells(row))} |" for row in content["rows"]]
     if count := content["learned_documents"]:
         lines += ["", f"{count:,} held-out documents were learned as examples and do not count."]
     return "\n".join([*lines, ""])
-
-
-def _cells(row: dict[str, Any]) -> list[str]:
-    low, high = row["interval"]
-    interval = "none" if low is None else f"{low:+.4f} .. {high:+.4f}"
-    values = [f"{row[name]:.4f}" for name in ("first", "second")]
-    named = f"{row['kind']} {row['name']}"
-    return [named, row["metric"], f"{row['items']:,}", *values, f"{row['difference']:+.4f}", interval]
 
 
 def comparison_metrics(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
@@ -115,9 +108,7 @@ def comparison_metrics(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     metrics: dict[str, float] = {}
     for row in rows:
         name = f"{row['kind']}/{row['name']}"
-        edges = dict(zip(("low", "high"), row["interval"], strict=True))
-        values = {"base": row["first"], "tuned": row["second"], "difference": row["difference"], **edges}
-        metrics |= {f"{name}/{key}": value for key, value in values.items() if value is not None}
+        metrics |= {f"{name}/base": row["first"], f"{name}/tuned": row["second"], **row_metrics(row, name)}
     return metrics
 
 

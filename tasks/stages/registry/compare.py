@@ -13,20 +13,28 @@ stage `promote` applies.
 
 import io
 import json
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
+from tasks.core.pages import table
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.hooks import Hooks
 from tasks.formats.tokens.shard import ShardSet
 from tasks.stages.registry import PromoteConfig, verdict
 from tasks.stages.registry.promote import CHALLENGER, CHAMPION, COMPARISON, as_json, champion_of, model_ref
 from tasks.stages.registry.verdict import Seeds
-from tasks.trainer.evaluation.comparison import Comparison, Contender, compare, texts_of
+from tasks.trainer.evaluation.comparison import (
+    Comparison,
+    Contender,
+    compare,
+    interval_cell,
+    row_cells,
+    row_metrics,
+    texts_of,
+)
 from tasks.trainer.evaluation.items import TOKENIZER, files_of
 
 VERSION = 2
@@ -102,8 +110,8 @@ def _challenger(
         return model, {}
     read = read_in_training(model)
     result = verdict.judge(score(model, merged), read, ({}, {}), config.confidence, config.guarded, config.guard_share)
-    low, high = _edges(result.score.interval(result.confidence))
-    outcome = {"chosen": result.promoted, "difference": result.score.value, "interval": [low, high]}
+    interval = list(result.score.bounds(result.confidence))
+    outcome = {"chosen": result.promoted, "difference": result.score.value, "interval": interval}
     return merged if result.promoted else model, {MERGED: {**model_ref(merged), **outcome}}
 
 
@@ -133,7 +141,6 @@ def _judged(
     result = verdict.judge(
         rows, contamination[CHALLENGER], seeds, config.confidence, config.guarded, config.guard_share
     )
-    low, high = _edges(result.score.interval(result.confidence))
     return {
         "promoted": result.promoted,
         "reason": verdict.reason(result, str(champion.address), str(challenger.address)),
@@ -143,7 +150,7 @@ def _judged(
             "names": list(result.names),
             "unit": result.unit,
             "difference": result.score.value,
-            "interval": [low, high],
+            "interval": list(result.score.bounds(result.confidence)),
             "seeds": dict(zip((CHALLENGER, CHAMPION), result.seeds, strict=True)),
         },
         "rows": [
@@ -161,20 +168,11 @@ def _judged(
     }
 
 
-def _edges(interval: tuple[float, float]) -> tuple[float | None, ...]:
-    return tuple(edge if math.isfinite(edge) else None for edge in interval)
-
-
 def _metrics(comparison: dict[str, Any]) -> dict[str, float]:
     metrics = {"promoted": float(comparison["promoted"])}
-    for name, row in [
-        ("score", comparison["score"]),
-        *((f"{row['kind']}/{row['name']}", row) for row in comparison["rows"]),
-    ]:
-        if row:
-            edges = zip(("low", "high"), row["interval"], strict=True)
-            metrics[f"{name}/difference"] = row["difference"]
-            metrics |= {f"{name}/{edge}": value for edge, value in edges if value is not None}
+    metrics |= row_metrics(comparison["score"], "score") if comparison["score"] else {}
+    for row in comparison["rows"]:
+        metrics |= row_metrics(row, f"{row['kind']}/{row['name']}")
     return metrics
 
 
@@ -201,24 +199,21 @@ def markdown(comparison: dict[str, Any]) -> str:
     if merged := comparison.get(MERGED):
         said = "is the challenger" if merged["chosen"] else "is not the challenger"
         lines += [f"`{merged['artifact']}`, the mean of checkpoints before the decay, {said}: better than the last "
-                  f"checkpoint by {_interval(merged)} bits per byte or of the items.", ""]  # fmt: skip
+                  f"checkpoint by {interval_cell(merged)} bits per byte or of the items.", ""]  # fmt: skip
     if not comparison["rows"]:
         return "\n".join(lines)
     champion, challenger = (comparison[name]["artifact"] for name in ("champion", "challenger"))
-    confidence = f"{comparison['confidence']:.0%}"
     lines += [
         f"Champion: `{champion}`. Challenger: `{challenger}`. Both have scored the same documents and items; a "
         f"positive difference is an improvement. {_seeds(comparison['score'])}",
         "",
-        _row([*_HEAD[:6], f"{confidence} interval", *_HEAD[6:]]),
-        _row(["---"] * (len(_HEAD) + 1)),
     ]
+    head = [*_HEAD[:6], f"{comparison['confidence']:.0%} interval", *_HEAD[6:]]
     score = comparison["score"]
     whole = [f"**score: mean over {verdict.counted(score['of'], score['names'])}**", score["unit"], "", "", ""]
     outcome = "promoted" if comparison["promoted"] else "stays"
-    lines.append(_row([*whole, f"**{score['difference']:+.4f}**", f"**{_interval(score)}**", "", outcome]))
-    lines += [_row(_cells(row)) for row in comparison["rows"]]
-    return "\n".join([*lines, ""])
+    mean = [*whole, f"**{score['difference']:+.4f}**", f"**{interval_cell(score)}**", "", outcome]
+    return "\n".join([*lines, *table(head, [mean, *map(_cells, comparison["rows"])], padded=True), ""])
 
 
 def _seeds(score: dict[str, Any]) -> str:
@@ -230,15 +225,7 @@ def _seeds(score: dict[str, Any]) -> str:
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
-    values = [f"{row[name]:.4f}" for name in ("first", "second")]
-    name = f"{row['kind']} {row['name']}"
-    return [name, row["metric"], f"{row['items']:,}", *values, f"{row['difference']:+.4f}", _interval(row),
-            _read(row["read_in_training"]), _remark(row)]  # fmt: skip
-
-
-def _interval(row: dict[str, Any]) -> str:
-    low, high = row["interval"]
-    return "none" if low is None else f"{low:+.4f} .. {high:+.4f}"
+    return [*row_cells(row), _read(row["read_in_training"]), _remark(row)]
 
 
 def _read(flags: dict[str, Any] | None) -> str:
@@ -260,10 +247,6 @@ def _remark(row: dict[str, Any]) -> str:
 def _is_contaminated(row: dict[str, Any]) -> bool:
     flags = row["read_in_training"]
     return bool(flags and flags["challenger"] and flags["challenger"]["items"])
-
-
-def _row(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def figure(comparison: dict[str, Any]) -> bytes:

@@ -98,7 +98,6 @@ class Comparison:
 
     def row(self, confidence: float) -> dict[str, Any]:
         """Returns the comparison as a JSON object; infinite bounds of the interval are null."""
-        low, high = (bound if math.isfinite(bound) else None for bound in self.difference.interval(confidence))
         stderr = self.difference.stderr if math.isfinite(self.difference.variance) else None
         return {
             "kind": self.kind,
@@ -109,8 +108,28 @@ class Comparison:
             "second": self.second,
             "difference": self.difference.value,
             "stderr": stderr,
-            "interval": [low, high],
+            "interval": list(self.difference.bounds(confidence)),
         }
+
+
+def row_cells(row: Mapping[str, Any]) -> list[str]:
+    """Returns the cells of `Comparison.row` in a table: name, metric, items, both values, difference and interval."""
+    values = [f"{row[name]:.4f}" for name in ("first", "second")]
+    named = f"{row['kind']} {row['name']}"
+    return [named, row["metric"], f"{row['items']:,}", *values, f"{row['difference']:+.4f}", interval_cell(row)]
+
+
+def interval_cell(row: Mapping[str, Any]) -> str:
+    """Returns the interval of `Comparison.row` as text; "none" if it is infinite."""
+    low, high = row["interval"]
+    return "none" if low is None else f"{low:+.4f} .. {high:+.4f}"
+
+
+def row_metrics(row: Mapping[str, Any], name: str) -> dict[str, float]:
+    """Returns the difference of `Comparison.row` and the ends of its interval as metrics below `name`."""
+    low, high = row["interval"]
+    values = {"difference": row["difference"], "low": low, "high": high}
+    return {f"{name}/{key}": value for key, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True)

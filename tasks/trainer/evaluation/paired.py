@@ -51,6 +51,10 @@ class PairedDifference:
         reach = float(stdtrit(self.freedom, (1 + confidence) / 2)) * self.stderr
         return self.value - reach, self.value + reach
 
+    def bounds(self, confidence: float) -> tuple[float, float] | tuple[None, None]:
+        """Returns the interval as JSON has it: None for both ends if it is infinite."""
+        return (None, None) if math.isinf(self.variance) else self.interval(confidence)
+
 
 def of_items(differences: Sequence[float]) -> PairedDifference:
     """Returns the mean difference over items of equal weight.
