@@ -18,6 +18,7 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "integration-name": name,
                 "python-modules": [
+                    "operators.recipes",
                     "operators.stage",
                     "operators.dask_cluster",
                     "operators.dask_stage",
@@ -30,6 +31,9 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "triggers": [
-            {"integration-name": name, "python-modules": ["operators.pods.trigger", "operators.jobsets.trigger"]}
+            {
+                "integration-name": name,
+                "python-modules": ["operators.pods.trigger", "operators.jobsets.trigger", "operators.watch"],
+            }
         ],
     }
