@@ -18,11 +18,11 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "integration-name": name,
                 "python-modules": [
+                    "operators.recipes",
                     "operators.stage",
                     "operators.dask_cluster",
                     "operators.dask_stage",
-                    "operators.gpu_pod",
-                    "operators.jobset",
+                    "operators.kubernetes_stage",
                     "operators.gate",
                     "operators.cycle",
                     "operators.retention",
@@ -31,6 +31,9 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "triggers": [
-            {"integration-name": name, "python-modules": ["operators.pods.trigger", "operators.jobsets.trigger"]}
+            {
+                "integration-name": name,
+                "python-modules": ["operators.pods.trigger", "operators.jobsets.trigger", "operators.watch"],
+            }
         ],
     }

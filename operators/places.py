@@ -3,11 +3,16 @@
 The stage, its arguments and its artifact are the same with each.
 """
 
+from typing import TYPE_CHECKING
+
 from operators.stage import StageOperator
 from tasks.run.recipe import Recipe
 
+if TYPE_CHECKING:
+    from operators.kubernetes_stage import KubernetesStageOperator
 
-def training_operator(recipe: Recipe, *, gang: bool = True) -> type[StageOperator]:
+
+def training_operator(recipe: Recipe, *, gang: bool = True) -> "type[StageOperator | KubernetesStageOperator]":
     """Returns the operator class for `train` and `canary` stages of a recipe.
 
     Args:
@@ -17,10 +22,9 @@ def training_operator(recipe: Recipe, *, gang: bool = True) -> type[StageOperato
     if recipe.place.train.where == "local":
         return StageOperator
     # Imported here: recipes without a cluster need not import the Kubernetes client (0.6 to 0.8 CPU-seconds).
-    if gang and recipe.place.kubernetes is not None and recipe.place.kubernetes.nodes > 1:
-        from operators.jobset import JobSetOperator, TrainJobOperator
+    from operators.kubernetes_stage import GpuPodOperator, JobSetOperator, TrainJobOperator
 
-        return TrainJobOperator if recipe.place.kubernetes.gang == "trainjob" else JobSetOperator
-    from operators.gpu_pod import GpuPodOperator
-
-    return GpuPodOperator
+    place = recipe.place.kubernetes
+    if not gang or place is None or place.nodes == 1:
+        return GpuPodOperator
+    return TrainJobOperator if place.gang == "trainjob" else JobSetOperator

@@ -1,1 +1,1 @@
-"""Gangs of pods: JobSet manifest, trigger, report per rank; see `operators.jobset`."""
+"""Gangs of pods: JobSet manifest, trigger, report per rank; see `operators.kubernetes_stage`."""

@@ -8,13 +8,13 @@ are held open by an injected sidecar (`ranks.is_held`): there the stage's contai
 import asyncio
 import time
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from typing import Any
 
 from operators.jobsets.manifest import JOBSET_NAME, RANKS
 from operators.jobsets.ranks import RankHistory, current_pods, is_held, nodes_of, rank_of, restart_of
 from operators.pods.api import JOBSETS, PODS, TRAINJOBS
 from operators.pods.failure import PodFailure, has_succeeded, terminated, termination_lines
-from operators.pods.logs import READ_UNTIL, LogReader
 from operators.pods.outage import Refused, Unreachable
 from operators.pods.trigger import DRAIN_S, StageTrigger, node_loss, outcome
 from operators.pods.waiting import SURE_S, Wait, missing_dependency
@@ -34,7 +34,6 @@ class JobSetTrigger(StageTrigger):
 
     kind = JOBSETS
     noun = "JobSet"
-    propagation = "Foreground"
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -44,42 +43,30 @@ class JobSetTrigger(StageTrigger):
         self._failed_beside_sidecar_at: float | None = None
         self._restarts = 0
 
-    @property
-    def stop_grace(self) -> int | None:
-        """Pods of a gang are deleted by the garbage collector, with the grace period of their own spec."""
-        return None
+    @staticmethod
+    def success_of(jobset: Object, container: str) -> bool | None:
+        """See the base class; the JobSet counts, and not its containers."""
+        return {"Completed": True, "Failed": False}.get(terminal_state(jobset))
 
     async def wait(self) -> Object:
-        """Returns the outcome of the gang."""
+        """Returns the outcome of the gang; logs that of each rank."""
         pods = asyncio.create_task(self._watch_pods())
         try:
-            outcome = await self._wait()
+            result = await super().wait()
             await asyncio.sleep(1.0)  # the pods' last states arrive on another watch
             if self.reader is not None:
-                pod = self.pods.get(self.reader.pod) or {}
-                await self.reader.stop(DRAIN_S, termination_lines(pod, self.container))
+                await self.drain(DRAIN_S, termination_lines(self.pods.get(self.reader.pod) or {}, self.container))
         finally:
             pods.cancel()
-            if self.reader is not None:
-                self.reader.cancel()
         for line in self.ranks.report():
             self.log_line(line)
-        return outcome
+        return result
 
-    async def _wait(self) -> Object:
-        last: Object | None = None
-        async with aclosing(self.api.follow(self.kind, self.namespace, fields=f"metadata.name={self.name}")) as updates:
-            async for jobsets in updates:
-                jobset = jobsets.get(self.name)
-                if jobset is None or (last and jobset["metadata"].get("uid") != last["metadata"].get("uid")):
-                    return outcome(self._failure("was deleted while it ran"), gone=True)
-                last = jobset
-                ended = await self._check(jobset) or self.timeout_outcome()
-                if ended:
-                    return ended
-        raise AssertionError("a watch does not end")
+    async def vanished(self, last: Object) -> PodFailure:
+        """See the base class."""
+        return self._failure("was deleted while it ran")
 
-    async def _check(self, jobset: Object) -> Object | None:
+    async def check(self, jobset: Object) -> Object | None:
         """Returns the outcome, or None while the gang runs."""
         status = jobset.get("status") or {}
         ended = terminal_state(jobset)
@@ -148,12 +135,8 @@ class JobSetTrigger(StageTrigger):
         first = first or self.ranks.first_failure()
         if first is None:
             return PodFailure("killed", f"{self.noun} {self.name} {state}")
-        fields = first.to_json()
-        if self.reader is not None and not first.last_lines:
-            fields["last_lines"] = tuple(self.reader.spool.last_lines)
-        return PodFailure.from_json(
-            {**fields, "reason": f"{first.reason.rstrip('.')} ({self.noun} {self.name} {state})"}
-        )
+        reason = f"{first.reason.rstrip('.')} ({self.noun} {self.name} {state})"
+        return self.with_tail(replace(first, reason=reason))
 
     async def _watch_pods(self) -> None:
         with suppress(Refused, Unreachable):  # the JobSet's own watch reports it; without the right there is no log
@@ -181,8 +164,7 @@ class JobSetTrigger(StageTrigger):
         if self.reader is not None:
             self.reader.ended.set()  # it reads the rest of the old log, then stops
         self.log_line(f"[rank 0 is pod {name}]")
-        until = (pod["metadata"].get("annotations") or {}).get(READ_UNTIL, "")
-        self.reader = LogReader(self.api, self.namespace, name, self.container, self.pass_on, until).start()
+        self.read_log(pod)
 
 
 class TrainJobTrigger(JobSetTrigger):

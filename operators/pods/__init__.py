@@ -1,1 +1,1 @@
-"""The pod of a stage: manifest, ownership, trigger, log, failures; see `operators.gpu_pod`."""
+"""The pod of a stage: manifest, ownership, trigger, log, failures; see `operators.kubernetes_stage`."""

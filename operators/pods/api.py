@@ -49,6 +49,11 @@ class Kind:
         inside = f"/namespaces/{namespace}" if namespace else ""
         return f"{self.base}{inside}/{self.plural}{'/' + name if name else ''}"
 
+    @property
+    def singular(self) -> str:
+        """Name of one object."""
+        return self.plural.removesuffix("s")
+
 
 PODS = Kind("/api/v1", "pods")
 EVENTS = Kind("/api/v1", "events")
@@ -102,6 +107,16 @@ class Api:
                 raise
             return False
         return True
+
+    async def remove(self, kind: Kind, namespace: str, name: str, grace_s: int) -> None:
+        """Requests the deletion of a stage's object: a pod, or a gang with its pods.
+
+        The pods of a gang are deleted by the garbage collector, with the grace period of their own spec.
+        """
+        if kind == PODS:
+            await self.delete(kind, namespace, name, grace_s=grace_s, propagation="Background")
+        else:
+            await self.delete(kind, namespace, name, grace_s=None, propagation="Foreground")
 
     async def annotate(self, kind: Kind, namespace: str, name: str, annotations: dict[str, str]) -> None:
         """Writes annotations of an object; does not retry."""

@@ -17,9 +17,10 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from operators.pods.api import Api, Kind
+from operators.pods.api import PODS, Api, Kind
 from operators.pods.outage import Refused
 from operators.pods.pending import epoch
 from operators.pods.trigger import LOST_S
@@ -82,7 +83,6 @@ class Claim:
         success_of: returns whether an object has succeeded (True) or failed (False); None while it runs.
         has_artifact: returns whether the task's artifact is in the store.
         grace_s: grace period of a deletion, in seconds.
-        propagation: propagation policy of a deletion.
     """
 
     kind: Kind
@@ -93,7 +93,6 @@ class Claim:
     success_of: Callable[[Object], bool | None]
     has_artifact: Callable[[], bool]
     grace_s: int
-    propagation: str = "Background"
 
     async def take(self, api: Api) -> Object:
         """Returns the task's object: adopts an existing one, or creates it.
@@ -113,7 +112,7 @@ class Claim:
                 if error.status != 409:
                     raise
                 continue  # another process of this task was faster, or the response to our own request was lost
-            log.info("started %s %s", self.kind.plural[:-1], created["metadata"]["name"])
+            log.info("started %s %s", self.kind.singular, created["metadata"]["name"])
             return created
         raise Refused(409, f"the name {self.owner.name(self.prefix, 1)} is in use by another object")
 
@@ -124,14 +123,12 @@ class Claim:
 
     def leftover_hint(self, name: str) -> str:
         """Returns a message that an object of the task may still run, and how to adopt or delete it."""
-        description = f"{self.kind.plural[:-1]} {name} in namespace {self.namespace}"
+        description = f"{self.kind.singular} {name} in namespace {self.namespace}"
         return f"The {description} was not deleted and may still run: clear the task to adopt it, or delete it"
 
     async def remove(self, api: Api, name: str) -> None:
         """Deletes an object of the task, with the grace period for its pods to save."""
-        # The pods of a gang are deleted by the garbage collector, with the grace period of their own spec.
-        grace = self.grace_s if self.kind.plural == "pods" else None
-        await api.delete(self.kind, self.namespace, name, grace_s=grace, propagation=self.propagation)
+        await api.remove(self.kind, self.namespace, name, self.grace_s)
 
     async def _adopt(self, api: Api) -> Object | int:
         """Returns the object to adopt; else deletes unfit objects and returns the highest number still in use."""
@@ -155,7 +152,7 @@ class Claim:
         """Waits until an object is deleted; returns False if it outlives its grace period."""
         until = time.time() + self.grace_s + LOST_S
         deleted_at = item["metadata"].get("deletionTimestamp")
-        if deleted_at and self.kind.plural == "pods":
+        if deleted_at and self.kind == PODS:
             until = epoch(deleted_at) + LOST_S  # a pod's deletionTimestamp includes the grace period
         while True:
             try:
@@ -178,7 +175,7 @@ class Claim:
         metadata["annotations"] = {**(metadata.get("annotations") or {}), WORK: self._spec_hash}
         return body
 
-    @property
+    @cached_property
     def _spec_hash(self) -> str:
         # The hash must not depend on the name, which a gang has in its environment.
         spec = json.dumps(self.build("any")["spec"], sort_keys=True)

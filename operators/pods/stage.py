@@ -1,4 +1,4 @@
-"""Shared functions of GpuPodOperator and JobSetOperator: the command of a stage, and the completion of a task."""
+"""Parts of `KubernetesStageOperator`: the command of a stage, its object, and the completion of a task."""
 
 import asyncio
 import logging
@@ -37,7 +37,6 @@ START_OUTAGE_S = 300.0
 def command_of(recipe: Recipe, stage: str, member: str, context: Any) -> list[str]:
     """Returns the arguments of `python` that run the stage."""
     run = run_of(recipe, context)
-    log.info("%s of %s, %s", f"{stage} {member}".strip(), recipe.name, run)
     command = ["-m", "tasks", stage, "--recipe", run.recipe(recipe).text, "--version", run.version]
     command += ["--parent-key", parent_key(context)]
     if run.source_version:
@@ -78,15 +77,13 @@ def has_artifact(operator: Any, context: Any) -> bool:
 
 
 def publish_result(operator: Any, context: Any) -> Object:
-    """Reads the result from the artifact, emits outlet events, pushes the XCom; raises InputError without artifact."""
+    """Returns the result from the artifact, and emits outlet events; raises InputError without artifact."""
     recipe = find_recipe(operator.recipe)
     run = run_of(recipe, context)
     result = read_result(run.recipe(recipe), operator.stage, run.version, operator.member)
     operator.result = result.to_json()
     announce(context, operator.outlets, result, run)
     stats.send_gauges(result)
-    # Pushed here, because `do_xcom_push` of the provider adds a sidecar container.
-    context["ti"].xcom_push(key="return_value", value=operator.result)
     return dict(operator.result)
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -26,6 +26,7 @@ from operators.pods.failure import (
     disruption_of,
     failure_of,
     has_ended,
+    has_succeeded,
     terminated,
     termination_lines,
 )
@@ -67,8 +68,7 @@ class StageTrigger(BaseTrigger):  # type: ignore[misc]
         alerts: `[place.alerts]` of the recipe.
     """
 
-    kind: Kind
-    propagation = "Background"
+    kind: ClassVar[Kind]
 
     def __init__(
         self,
@@ -118,6 +118,9 @@ class StageTrigger(BaseTrigger):  # type: ignore[misc]
         except Exception as error:  # the event names the pod, so that the operator can report or adopt it
             self.log.exception("waiting for %s failed", self.name)
             result = outcome(PodFailure("killed", f"waiting failed: {type(error).__name__}: {error}"), keep=True)
+        finally:
+            if self.reader is not None:
+                self.reader.cancel()
         await self.pass_on.settled()
         await alert_finder.settled()
         identity = {"name": self.name, "namespace": self.namespace, "restarts": self.restarts}
@@ -125,7 +128,51 @@ class StageTrigger(BaseTrigger):  # type: ignore[misc]
 
     async def wait(self) -> Object:
         """Returns the outcome of the object (`outcome`)."""
+        last: Object | None = None
+        async with aclosing(self.api.follow(self.kind, self.namespace, fields=f"metadata.name={self.name}")) as updates:
+            async for objects in updates:
+                now = objects.get(self.name)
+                if now is None or (last and now["metadata"].get("uid") != last["metadata"].get("uid")):
+                    failure = await self.vanished(last or {"metadata": {"name": self.name}})
+                    return outcome(self.with_tail(failure), gone=True)
+                last = now
+                result = await self.check(now) or self.timeout_outcome()
+                if result:
+                    return result
+        raise AssertionError("a watch does not end")
+
+    async def check(self, now: Object) -> Object | None:
+        """Returns the outcome of the object in its current state, or None while it runs."""
         raise NotImplementedError
+
+    async def vanished(self, last: Object) -> PodFailure:
+        """Returns the failure of an object that does not exist any more, from its last known state."""
+        raise NotImplementedError
+
+    @staticmethod
+    def success_of(found: Object, container: str) -> bool | None:
+        """Returns whether the object has succeeded (True) or failed (False); None while it runs."""
+        raise NotImplementedError
+
+    def read_log(self, pod: Object) -> None:
+        """Starts to read the log of a pod, after the lines that an earlier triggerer has read."""
+        until = (pod["metadata"].get("annotations") or {}).get(READ_UNTIL, "")
+        name = pod["metadata"]["name"]
+        self.reader = LogReader(self.api, self.namespace, name, self.container, self.pass_on, until).start()
+
+    async def drain(self, patience_s: float, lines: Sequence[str] = ()) -> None:
+        """Reads the rest of the log of a pod that has ended; `lines` are those of its termination message."""
+        if self.reader is not None:
+            await self.reader.stop(patience_s, lines)
+
+    def with_tail(self, failure: PodFailure) -> PodFailure:
+        """Returns a failure with the last lines of the log, if it has none."""
+        return replace(failure, last_lines=failure.last_lines or self.tail)
+
+    @property
+    def tail(self) -> tuple[str, ...]:
+        """The last lines of the log."""
+        return tuple(self.reader.spool.last_lines) if self.reader is not None else ()
 
     def log_line(self, line: str) -> None:
         """Writes a line to the task's log."""
@@ -146,9 +193,7 @@ class StageTrigger(BaseTrigger):  # type: ignore[misc]
         self.log_line(f"stopping {self.name}, which has {self.grace_s} s to save")
         api = Api(self.conn_id, outage_s=20.0)
         try:
-            await api.delete(
-                self.kind, self.namespace, self.name, grace_s=self.stop_grace, propagation=self.propagation
-            )
+            await api.remove(self.kind, self.namespace, self.name, self.grace_s)
         except (Refused, Unreachable) as error:
             self.log_line(f"{self.name} in namespace {self.namespace} may still run, delete it: {error}")
             return
@@ -160,11 +205,6 @@ class StageTrigger(BaseTrigger):  # type: ignore[misc]
         if self.reader is not None and self.reader.spool.until and not self.reader.ended.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.reader.note(), 5.0)
-
-    @property
-    def stop_grace(self) -> int | None:
-        """Grace period of the deletion in seconds; None: that of the pod's spec."""
-        return self.grace_s
 
     async def _task_state(self) -> str | None:
         """Returns the state of the task; "cleared" if it has none, None if its run does not exist."""
@@ -189,46 +229,31 @@ class PodTrigger(StageTrigger):
 
     kind = PODS
 
-    async def wait(self) -> Object:
-        """Returns the outcome of the pod."""
-        try:
-            return await self._wait()
-        finally:
-            if self.reader is not None:
-                self.reader.cancel()
+    @staticmethod
+    def success_of(pod: Object, container: str) -> bool | None:
+        """See the base class; only the stage's container counts."""
+        if has_succeeded(pod, container):
+            return True
+        return False if has_ended(pod) or terminated(pod, container) else None
 
-    async def _wait(self) -> Object:
-        last: Object | None = None
-        async with aclosing(self.api.follow(PODS, self.namespace, fields=f"metadata.name={self.name}")) as updates:
-            async for pods in updates:
-                pod = pods.get(self.name)
-                if pod is None or (last and pod["metadata"].get("uid") != last["metadata"].get("uid")):
-                    return await self._vanished(last)
-                last = pod
-                result = await self._check(pod) or self.timeout_outcome()
-                if result:
-                    return result
-        raise AssertionError("a watch does not end")
-
-    async def _check(self, pod: Object) -> Object | None:
+    async def check(self, pod: Object) -> Object | None:
         """Returns the outcome, or None while the pod runs."""
-        if has_ended(pod) or terminated(pod, self.container):
-            self._read_log(pod)
-            await self._drain(lines=termination_lines(pod, self.container))
-            return outcome(failure_of(pod, self.container, self._tail()))
+        if self.success_of(pod, self.container) is not None:
+            self._read_log_once(pod)
+            await self.drain(DRAIN_S, termination_lines(pod, self.container))
+            return outcome(failure_of(pod, self.container, self.tail))
         if (pod.get("status") or {}).get("phase") == "Pending":
             failure = await self.pending.pod(pod)
             return outcome(failure) if failure else None
         self.pending.started()
-        self._read_log(pod)
+        self._read_log_once(pod)
         lost = node_loss(pod, await self._node_gone(pod))
-        return outcome(self._with_tail(lost)) if lost else None
+        return outcome(self.with_tail(lost)) if lost else None
 
-    async def _vanished(self, last: Object | None) -> Object:
-        if last is None:
-            last = {"metadata": {"name": self.name}}
-        await self._drain(2.0)
-        return outcome(self._with_tail(deletion_failure(last)), gone=True)
+    async def vanished(self, last: Object) -> PodFailure:
+        """See the base class."""
+        await self.drain(2.0)
+        return deletion_failure(last)
 
     async def _node_gone(self, pod: Object) -> bool:
         """Returns whether the pod's node has left the cluster; requests the node only if the pod is not ready."""
@@ -242,20 +267,9 @@ class PodTrigger(StageTrigger):
             return bool(error.status == 404)
         return False
 
-    def _read_log(self, pod: Object) -> None:
+    def _read_log_once(self, pod: Object) -> None:
         if self.reader is None:
-            until = (pod["metadata"].get("annotations") or {}).get(READ_UNTIL, "")
-            self.reader = LogReader(self.api, self.namespace, self.name, self.container, self.pass_on, until).start()
-
-    async def _drain(self, patience_s: float | None = None, lines: Sequence[str] = ()) -> None:
-        if self.reader is not None:
-            await self.reader.stop(DRAIN_S if patience_s is None else patience_s, lines)
-
-    def _tail(self) -> tuple[str, ...]:
-        return tuple(self.reader.spool.last_lines) if self.reader is not None else ()
-
-    def _with_tail(self, failure: PodFailure) -> PodFailure:
-        return replace(failure, last_lines=failure.last_lines or self._tail())
+            self.read_log(pod)
 
 
 def outcome(failure: PodFailure | None, *, keep: bool = False, gone: bool = False) -> Object:

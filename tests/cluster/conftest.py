@@ -128,11 +128,12 @@ def run(
     capfd: pytest.CaptureFixture[str],
     request: pytest.FixtureRequest,
 ) -> Callable[..., Ended]:
-    """Runs a stage in pods inside a DAG run, to its end; keywords are those of `recipe`."""
+    """Runs a stage in pods inside a DAG run, to its end; `cmds` are of `CommandedPod`, keywords those of `recipe`."""
 
     def start(
         stage: str = "train",
         more: str = "",
+        cmds: list[str] | None = None,
         retries: int = 2,
         operator: str = "GpuPodOperator",
         conf: dict[str, Any] | None = None,
@@ -142,6 +143,8 @@ def run(
         from airflow.dag_processing.dagbag import DagBag
 
         recipe(**place)
+        if cmds:
+            operator, more = "CommandedPod", f"cmds={cmds!r}, {more}"
         folder = tmp_path / "dags"
         folder.mkdir(exist_ok=True)
         dag = "".join(one if one.isalnum() else "_" for one in request.node.name)[:60]

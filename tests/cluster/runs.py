@@ -10,7 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from airflow.sdk.exceptions import TaskDeferred
+from kubernetes.client import models as k8s
 
+from operators.kubernetes_stage import GpuPodOperator
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.store import Store
 
@@ -19,8 +21,8 @@ import pendulum
 from datetime import timedelta
 from airflow.sdk import DAG
 from operators.recipes import asset
-from operators.gpu_pod import GpuPodOperator
-from operators.jobset import JobSetOperator
+from operators.kubernetes_stage import GpuPodOperator, JobSetOperator
+from tests.cluster.runs import CommandedPod
 
 PARAMS = {{"version": None, "source_version": None, "overrides": {{}}}}
 with DAG("{dag}", schedule=None, start_date=pendulum.datetime(2026, 1, 1), params=PARAMS):
@@ -34,9 +36,23 @@ BEFORE = "import os, sys, time, signal; {code}; from tasks.run.shell import main
 """A pod that does something before its stage: `-c` takes the place of `-u`, the stage's arguments follow."""
 
 
-def first(code: str) -> str:
-    """The operator's argument for a pod that runs `code` (one line of Python) and then its stage."""
-    return f"cmds={['python', '-u', '-c', BEFORE.format(code=code)]!r},"
+def first(code: str) -> list[str]:
+    """The command of a pod that runs `code` (one line of Python) and then its stage."""
+    return ["python", "-u", "-c", BEFORE.format(code=code)]
+
+
+class CommandedPod(GpuPodOperator):
+    """Its pod runs `cmds` in place of `python -u`; the arguments of the stage follow."""
+
+    def __init__(self, *, cmds: list[str], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.cmds = cmds
+
+    def pod(self, context: Any) -> k8s.V1Pod:
+        """The stage's pod with that command."""
+        pod = super().pod(context)
+        pod.spec.containers[0].command = self.cmds
+        return pod
 
 
 @dataclass
@@ -123,9 +139,7 @@ class Task:
 
     def resumed(self, operator: Any, event: Any) -> Any:
         """Resumes the operator with the trigger's event."""
-        method = operator.resume if hasattr(operator, "resume") else operator.trigger_reentry
-        context = {**self.context(), "outlet_events": {}}
-        return method(context, event)
+        return operator.resume({**self.context(), "outlet_events": {}}, event)
 
 
 def event_of(trigger: Any) -> dict[str, Any]:

@@ -5,11 +5,11 @@ import re
 
 import pytest
 
-from tests.cluster.runs import Task, event_of, first, meanwhile
+from tests.cluster.runs import CommandedPod, Task, event_of, first, meanwhile
 
 pytestmark = pytest.mark.real_time
 
-COUNT = first("[print('line', n) or time.sleep(0.2) for n in range({})]")
+COUNT = first("[print('line', n) or time.sleep(0.2) for n in range(10_000)]")
 TRIGGERS, RESTARTS = 6, 5
 
 
@@ -18,13 +18,11 @@ def commands(code: str) -> list[str]:
 
 
 def test_six_triggers_survive_five_restarts_of_the_api_server(recipe, cluster) -> None:
-    from operators.gpu_pod import GpuPodOperator
-
     bed = cluster.only_here("restarts of the API server at will")
     recipe()
     counts = commands("for n in range(60): print('line', n, flush=True); time.sleep(0.2)")
     tasks = [
-        Task(lambda: GpuPodOperator(task_id="train", recipe="test", stage="train", cmds=counts), f"dag-{number}")
+        Task(lambda: CommandedPod(task_id="train", recipe="test", stage="train", cmds=counts), f"dag-{number}")
         for number in range(TRIGGERS)
     ]
     triggers = [task.process()[1] for task in tasks]
@@ -79,7 +77,7 @@ def test_a_task_that_loses_its_rights_permanently_names_its_pod(run, cluster, st
         stranger()
 
     with meanwhile(disturb):
-        ended = run("tokenizer", more=COUNT.format(10_000))
+        ended = run("tokenizer", cmds=COUNT)
     [pod] = cluster.pods()
     assert ended.state == "failed"
     assert ended.task.try_number == 1
@@ -90,11 +88,9 @@ def test_a_task_that_loses_its_rights_permanently_names_its_pod(run, cluster, st
 def test_a_task_that_fails_for_good_deletes_its_pod_if_it_has_the_right(recipe, cluster, stranger) -> None:
     from airflow.sdk.exceptions import AirflowFailException
 
-    from operators.gpu_pod import GpuPodOperator
-
     recipe()
     counts = commands("for n in range(1000): print('line', n, flush=True); time.sleep(0.2)")
-    task = Task(lambda: GpuPodOperator(task_id="train", recipe="test", stage="train", cmds=counts))
+    task = Task(lambda: CommandedPod(task_id="train", recipe="test", stage="train", cmds=counts))
     operator, trigger = task.process()
     cluster.pod()
     stranger()
@@ -110,18 +106,16 @@ def test_a_task_that_fails_for_good_deletes_its_pod_if_it_has_the_right(recipe, 
 def test_an_error_in_the_trigger_leaves_no_orphaned_pod(recipe, cluster, monkeypatch) -> None:
     from airflow.sdk.exceptions import AirflowException
 
-    from operators.gpu_pod import GpuPodOperator
-
     recipe()
     counts = commands("time.sleep(60)")
-    task = Task(lambda: GpuPodOperator(task_id="train", recipe="test", stage="train", cmds=counts))
+    task = Task(lambda: CommandedPod(task_id="train", recipe="test", stage="train", cmds=counts))
     operator, trigger = task.process()
     [pod] = cluster.pods()
 
     async def broken(_pod: object) -> None:
         raise KeyError("status")
 
-    trigger._look = broken
+    trigger.check = broken
     with pytest.raises(AirflowException, match=rf"waiting failed: KeyError.*pod {pod.metadata.name} in namespace"):
         task.resumed(operator, event_of(trigger))
 

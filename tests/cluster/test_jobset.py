@@ -120,7 +120,7 @@ def test_a_dead_kubelet_under_rank_zero_only_leaves_a_gap_in_the_log(run, cluste
 
 
 def test_a_second_process_of_the_task_finds_the_gang_of_the_first(recipe, cluster, saved) -> None:
-    from operators.jobset import JobSetOperator
+    from operators.kubernetes_stage import JobSetOperator
 
     recipe(steps=STEPS, nodes=2)
     one = Task(lambda: JobSetOperator(task_id="train", recipe="test", stage="train"))
@@ -132,7 +132,7 @@ def test_a_second_process_of_the_task_finds_the_gang_of_the_first(recipe, cluste
 
 
 def test_a_gang_whose_task_is_marked_failed_saves_and_is_deleted(recipe, cluster, saved, store) -> None:
-    from operators.jobset import JobSetOperator
+    from operators.kubernetes_stage import JobSetOperator
 
     recipe(steps=100_000, nodes=2)
     one = Task(lambda: JobSetOperator(task_id="train", recipe="test", stage="train"))
@@ -262,7 +262,7 @@ def test_a_single_pod_waits_in_its_queue_too(run, cluster, queue) -> None:
 
 
 def test_a_planted_secret_is_in_neither_the_jobset_nor_its_pods(recipe, cluster, saved) -> None:
-    from operators.jobset import JobSetOperator
+    from operators.kubernetes_stage import JobSetOperator
 
     planted = "s3cr3t-gang-planted"
     body = {"metadata": {"name": "planted"}, "stringData": {"PLANTED": planted}}

@@ -25,7 +25,7 @@ def test_non_finite_steps_reach_notifier_and_metrics_while_the_pod_runs(
     cluster, store, recipes, tmp_path, monkeypatch, airflow_db
 ) -> None:
     from operators import stats
-    from operators.gpu_pod import GpuPodOperator
+    from operators.kubernetes_stage import GpuPodOperator
 
     place = cluster.place() + ALERTS.format(path=tmp_path / "sent")
     recipes("test", text=recipe_text(200, store, place).replace(*DIVERGES))

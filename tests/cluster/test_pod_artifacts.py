@@ -3,7 +3,7 @@
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from tests.cluster.runs import Task, event_of
+from tests.cluster.runs import CommandedPod, Task, event_of
 
 pytestmark = pytest.mark.real_time
 
@@ -13,11 +13,11 @@ IDLE = ["python", "-c", "print('nothing is made')"]
 @pytest.fixture
 def task(recipe):
     """A task whose pod writes no artifact while `task.idle` is true."""
-    from operators.gpu_pod import GpuPodOperator
+    from operators.kubernetes_stage import GpuPodOperator
 
     recipe()
     said = {"task_id": "tokenizer", "recipe": "test", "stage": "tokenizer"}
-    one = Task(lambda: GpuPodOperator(**said, **({"cmds": IDLE} if one.idle else {})))
+    one = Task(lambda: CommandedPod(cmds=IDLE, **said) if one.idle else GpuPodOperator(**said))
     one.idle = True
     return one
 
@@ -58,8 +58,8 @@ def test_a_completed_pod_with_an_artifact_is_adopted(task, cluster) -> None:
 
 
 def test_a_completed_gang_without_an_artifact_is_not_adopted(recipe, cluster, store) -> None:
-    from operators.jobset import JobSetOperator
     from operators.jobsets.trigger import terminal_state
+    from operators.kubernetes_stage import JobSetOperator
     from tests.cluster.clusters import JOBSETS
 
     def gangs() -> list[dict]:

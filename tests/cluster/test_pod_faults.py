@@ -11,7 +11,7 @@ import time
 import pyarrow.parquet as pq
 import pytest
 
-from tests.cluster.runs import Task, ended_by, event_of, first, meanwhile
+from tests.cluster.runs import CommandedPod, Task, ended_by, event_of, first, meanwhile
 from tests.cluster.settings import Settings
 
 pytestmark = pytest.mark.real_time
@@ -50,7 +50,7 @@ def task(recipe):
     """A training task for several processes, with its recipe."""
 
     def make(steps: int = STEPS, **place) -> Task:
-        from operators.gpu_pod import GpuPodOperator
+        from operators.kubernetes_stage import GpuPodOperator
 
         recipe(steps=steps, **place)
         return Task(lambda: GpuPodOperator(task_id="train", recipe="test", stage="train"))
@@ -63,7 +63,7 @@ def task(recipe):
 
 def test_a_log_line_cut_by_a_lost_connection_is_joined(run, cluster) -> None:
     cut = cluster.faults.cut_log(times=3)
-    ended = run("tokenizer", more=first(COUNT.format(30)))
+    ended = run("tokenizer", cmds=first(COUNT.format(30)))
     assert ended.state == "success", ended.said
     assert cut.hits == 3
     assert lines(ended, 30) == [1] * 30
@@ -82,7 +82,7 @@ def test_a_dead_kubelet_only_leaves_a_gap_in_the_log(run, cluster) -> None:
 
     count = dead_s * 5 + 40
     with meanwhile(disturb):
-        ended = run("tokenizer", more=first(COUNT.format(count)))
+        ended = run("tokenizer", cmds=first(COUNT.format(count)))
     assert ended.state == "success", ended.said
     assert ended.task.try_number == 1
     assert "log cannot be read, the pod is not touched" in ended.said
@@ -94,7 +94,7 @@ def test_a_dead_kubelet_only_leaves_a_gap_in_the_log(run, cluster) -> None:
 
 def test_a_pod_that_ends_while_its_log_is_unreachable_has_succeeded(run, cluster) -> None:
     cluster.faults.logs_unreachable()
-    ended = run("tokenizer", more=first(COUNT.format(5)))
+    ended = run("tokenizer", cmds=first(COUNT.format(5)))
     assert ended.state == "success", ended.said
     assert ended.task.try_number == 1
     assert "the rest of the pod's log cannot be read" in ended.said
@@ -105,11 +105,9 @@ SAYS_AND_FAILS = "import time\nfor n in range(40): print('line', n, flush=True);
 
 @pytest.mark.parametrize("read", [0, 12])
 def test_an_unreachable_log_ends_with_the_termination_message(recipe, cluster, read) -> None:
-    from operators.gpu_pod import GpuPodOperator
-
     recipe()
     says = ["python", "-u", "-c", SAYS_AND_FAILS]
-    task = Task(lambda: GpuPodOperator(task_id="train", recipe="test", stage="train", cmds=says))
+    task = Task(lambda: CommandedPod(task_id="train", recipe="test", stage="train", cmds=says))
     bed, said = cluster.only_here("a log endpoint that is blocked past the end of a pod"), []
     bed.faults.cut_log_after = read
 
@@ -142,7 +140,7 @@ def test_an_intermittently_failing_api_changes_nothing(run, cluster, code) -> No
         else:
             faults.answer(code, verb=verb, times=2, retry_after=1 if code == 429 else None)
     # Long enough for a third try of a watch that was refused twice.
-    ended = run("tokenizer", more=first(COUNT.format(20)))
+    ended = run("tokenizer", cmds=first(COUNT.format(20)))
     assert ended.state == "success", ended.said
     assert ended.task.try_number == 1
     assert len(cluster.history.lives()) == 1
@@ -175,7 +173,7 @@ def test_an_expired_watch_restarts(run, cluster) -> None:
         cluster.faults.answer(410, verb="watch", times=2)
 
     with meanwhile(disturb):
-        ended = run("tokenizer", more=first(COUNT.format(15)))
+        ended = run("tokenizer", cmds=first(COUNT.format(15)))
     assert ended.state == "success", ended.said
     assert len(cluster.history.lives()) == 1
 
@@ -189,7 +187,7 @@ def test_an_api_outage_does_not_touch_the_pod(run, cluster) -> None:
         cluster.faults.clear()
 
     with meanwhile(disturb):
-        ended = run("tokenizer", more=first(COUNT.format(40)))
+        ended = run("tokenizer", cmds=first(COUNT.format(40)))
     assert ended.state == "success", ended.said
     assert ended.task.try_number == 1
     assert lines(ended, 40) == [1] * 40

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.cluster.runs import Task, event_of
+from tests.cluster.runs import CommandedPod, Task, event_of
 
 pytestmark = pytest.mark.real_time
 
@@ -15,11 +15,9 @@ COUNTS = "import time\nfor n in range(40): print('line', n, flush=True); time.sl
 @pytest.fixture
 def counting(recipe):
     """A task whose pod counts to 40 in four seconds."""
-    from operators.gpu_pod import GpuPodOperator
-
     recipe()
     return Task(
-        lambda: GpuPodOperator(task_id="train", recipe="test", stage="train", cmds=["python", "-u", "-c", COUNTS])
+        lambda: CommandedPod(task_id="train", recipe="test", stage="train", cmds=["python", "-u", "-c", COUNTS])
     )
 
 
@@ -57,10 +55,8 @@ time.sleep(60)
 
 
 def test_the_last_lines_of_a_stopped_trainer_are_in_the_task_log(recipe, cluster) -> None:
-    from operators.gpu_pod import GpuPodOperator
-
     recipe()
-    task = Task(lambda: GpuPodOperator(task_id="train", recipe="test", stage="train", cmds=["python", "-c", SAVES]))
+    task = Task(lambda: CommandedPod(task_id="train", recipe="test", stage="train", cmds=["python", "-c", SAVES]))
     _, trigger = task.process()
     said: list[str] = []
     trigger.log_line = said.append

@@ -16,7 +16,7 @@ WAITS = (
 
 def test_an_evicted_pod_is_started_again_in_the_same_try(run, cluster, store, caplog) -> None:
     with meanwhile(lambda: cluster.evict(cluster.pod().metadata.name)):
-        ended = run("tokenizer", retries=0, more=first(WAITS), env={"MARKER": str(store / "marker")}, grace_s=21)
+        ended = run("tokenizer", retries=0, cmds=first(WAITS), env={"MARKER": str(store / "marker")}, grace_s=21)
     assert ended.state == "success", ended.said
     assert ended.task.try_number == 1
     assert re.search(r"was evicted.*restarted", caplog.text)
@@ -27,7 +27,7 @@ def test_an_evicted_pod_is_started_again_in_the_same_try(run, cluster, store, ca
 def test_a_place_without_restarts_relies_on_task_retries(run, cluster, store) -> None:
     with meanwhile(lambda: cluster.evict(cluster.pod().metadata.name)):
         ended = run(
-            "tokenizer", retries=0, more=first(WAITS), env={"MARKER": str(store / "marker")}, grace_s=21, max_restarts=0
+            "tokenizer", retries=0, cmds=first(WAITS), env={"MARKER": str(store / "marker")}, grace_s=21, max_restarts=0
         )
     assert ended.state == "failed"
     assert "was evicted" in ended.said
@@ -35,8 +35,8 @@ def test_a_place_without_restarts_relies_on_task_retries(run, cluster, store) ->
 
 
 def test_a_pod_that_exceeds_the_task_timeout_is_stopped(run, cluster, store) -> None:
-    timed = first("time.sleep(60)") + " execution_timeout=timedelta(seconds=3),"
-    ended = run("tokenizer", retries=0, more=timed, grace_s=21)
+    timed = "execution_timeout=timedelta(seconds=3),"
+    ended = run("tokenizer", retries=0, cmds=first("time.sleep(60)"), more=timed, grace_s=21)
     assert ended.state == "failed"
     assert "execution_timeout" in ended.said
     cluster.until(lambda: not cluster.pods(), 60)

@@ -27,7 +27,7 @@ def test_a_stage_runs_in_a_pod_and_its_artifact_is_the_result(run, cluster) -> N
 
 
 def test_the_pod_log_is_copied_to_the_task_log_line_by_line(run, cluster) -> None:
-    ended = run("tokenizer", more=first("[print('line', n) or time.sleep(0.05) for n in range(20)]"))
+    ended = run("tokenizer", cmds=first("[print('line', n) or time.sleep(0.05) for n in range(20)]"))
     assert ended.state == "success", ended.said
     for number in range(20):
         assert len(re.findall(rf"\bline {number}\b", ended.said)) == 1, number
@@ -35,7 +35,7 @@ def test_the_pod_log_is_copied_to_the_task_log_line_by_line(run, cluster) -> Non
 
 @pytest.mark.smoke
 def test_a_failing_pod_is_retried_and_then_the_task_fails_with_its_last_lines(run, cluster) -> None:
-    ended = run("tokenizer", retries=1, more=first("print('the reason is here'); sys.exit(3)"))
+    ended = run("tokenizer", retries=1, cmds=first("print('the reason is here'); sys.exit(3)"))
     assert ended.state == "failed"
     assert ended.task.try_number == 2
     assert len(cluster.history.lives()) == 2
@@ -54,7 +54,7 @@ def test_a_permanent_error_fails_at_once_with_its_cause(run, cluster) -> None:
 
 def test_an_oom_killed_pod_is_reported_with_its_limit(run, cluster) -> None:
     greedy = first("held = b'x' * (600 << 20); time.sleep(30)")
-    ended = run("tokenizer", retries=0, memory="256Mi", more=greedy)
+    ended = run("tokenizer", retries=0, memory="256Mi", cmds=greedy)
     assert ended.state == "failed"
     assert "ran out of memory (OOMKilled, limit 256Mi)" in ended.said
     assert "memory" in ended.said
@@ -69,7 +69,7 @@ def test_a_missing_image_fails_at_once(run, cluster) -> None:
 
 
 def test_a_missing_command_fails_at_once(run, cluster) -> None:
-    ended = run("tokenizer", more="cmds=['no-such-program'],")
+    ended = run("tokenizer", cmds=["no-such-program"])
     assert ended.state == "failed"
     assert ended.task.try_number == 1
     assert "no-such-program" in ended.said
@@ -87,7 +87,7 @@ def test_a_planted_secret_reaches_the_pod_and_nothing_else(run, cluster) -> None
     planted = "s3cr3t-" + "planted" * 3
     body = {"metadata": {"name": "planted"}, "data": {"PLANTED": base64.b64encode(planted.encode()).decode()}}
     cluster.core.create_namespaced_secret(cluster.namespace, body)
-    ended = run("tokenizer", secrets=["planted"], more=first("print('length', len(os.environ['PLANTED']))"))
+    ended = run("tokenizer", secrets=["planted"], cmds=first("print('length', len(os.environ['PLANTED']))"))
     assert ended.state == "success", ended.said
     assert f"length {len(planted)}" in ended.said
     [pod] = cluster.history.lives()

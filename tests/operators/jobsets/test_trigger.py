@@ -56,7 +56,7 @@ def outcome_of(pods, kind=JobSetTrigger, restarts=0):
     made = kind(name="demo", namespace="ml", conn_id="cluster", container="node", **limits)
     made.pending = Pending()
     made.pods = {one["metadata"]["name"]: one for one in pods}
-    found = asyncio.run(made._check(gang(kind, restarts)))
+    found = asyncio.run(made.check(gang(kind, restarts)))
     return "runs" if found is None else found["failure"] or "done"
 
 

@@ -1,4 +1,4 @@
-"""GpuPodOperator: its pod, the command in it, and the result of the task when the pod has ended."""
+"""The operators of pods and gangs: their objects, the command in these, and the result of the task when they end."""
 
 import json
 import shlex
@@ -33,10 +33,11 @@ key = "nvidia.com/gpu"
 
 @pytest.fixture
 def operator(recipes):
-    from operators.gpu_pod import GpuPodOperator
+    from operators import kubernetes_stage
 
     recipes("pods", POD)
-    return lambda **more: GpuPodOperator(**{"task_id": "train", "recipe": "pods", "stage": "train", **more})
+    task = {"task_id": "train", "recipe": "pods", "stage": "train"}
+    return lambda kind="GpuPodOperator": getattr(kubernetes_stage, kind)(**task)
 
 
 def context(task="train", **params):
@@ -51,79 +52,91 @@ def context(task="train", **params):
     }
 
 
-def pod_of(operator, **params):
-    return operator.build_pod_request_obj(context(**params), dry_run=True)
+KINDS = ("GpuPodOperator", "JobSetOperator", "TrainJobOperator")
 
 
-def test_the_pod_requests_the_resources_of_the_place(operator):
-    pod = pod_of(operator())
-    [container] = pod.spec.containers
-    assert pod.metadata.namespace == "training"
-    assert container.image == "registry.example/sluice-trainer:1.2"
-    assert container.resources.limits == {"memory": "64Gi", "nvidia.com/gpu": "2"}
-    assert container.resources.requests == {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "2"}
-    assert pod.spec.node_selector == {"node.example/gpu": "h200"}
-    assert ("nvidia.com/gpu", "Exists", "NoSchedule") in [
-        (one.key, one.operator, one.effect) for one in pod.spec.tolerations
-    ]
-    assert pod.spec.priority_class_name == "research"
-    assert pod.spec.runtime_class_name == "nvidia"
-    assert pod.spec.service_account_name == "trainer"
-    assert pod.spec.restart_policy == "Never"
-    assert pod.metadata.labels["kueue.x-k8s.io/queue-name"] == "gpus"
-    assert {one.name: one.value for one in container.env}["SLUICE_NPROC"] == "2"
+def object_of(operator, **params):
+    return operator.manifest("pods-train-1", context(**params))
 
 
-def test_tolerations_and_shared_memory_survive_the_providers_merge(operator):
-    spec = pod_of(operator()).spec
-    assert "node.kubernetes.io/unreachable" in {one.key for one in spec.tolerations}
-    assert [one.mount_path for one in spec.containers[0].volume_mounts] == ["/dev/shm"]
-    assert spec.automount_service_account_token is False
+def args_of(operator, **params):
+    return object_of(operator, **params)["spec"]["containers"][0]["args"]
 
 
-def test_all_tries_of_a_task_share_a_pod_name_and_tasks_do_not(operator):
-    again = pod_of(operator())
-    assert pod_of(operator()).metadata.name == again.metadata.name
-    assert again.metadata.name.startswith("pods-train-")
-    assert pod_of(operator(), task="other").metadata.name != again.metadata.name
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_tries_of_a_task_share_a_name_and_tasks_do_not(operator, kind):
+    def name(task="train"):
+        claim = operator(kind).claim(context(task=task), "training")
+        return claim.owner.name(claim.prefix, 1)
+
+    assert name() == name()
+    assert name().startswith("pods-train-")
+    assert name(task="other") != name()
 
 
-def test_parameters_of_the_provider_override_the_place(operator):
-    pod = pod_of(operator(image="other:2", annotations={"a": "b"}, hostnetwork=True))
-    assert pod.spec.containers[0].image == "other:2"
-    assert pod.metadata.annotations == {"a": "b"}
-    assert pod.spec.host_network is True
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_object_has_the_labels_of_its_task(operator, kind):
+    labels = object_of(operator(kind))["metadata"]["labels"]
+    expected = {"dag_id": "pods.pretrain", "task_id": "train", "run_id": "manual__2026", "try_number": "1"}
+    assert labels.items() >= {**expected, "sluice/stage": "train", "kueue.x-k8s.io/queue-name": "gpus"}.items()
+    assert "airflow_version" in labels
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_later_try_adopts_the_object_of_an_earlier_one(operator, kind):
+    one, other = context(), context()
+    other["ti"].try_number = 2
+    made = operator(kind).claim(one, "training")._manifest("pods-train-1")
+    assert operator(kind).claim(other, "training")._mismatch(made) == ""
+
+
+def test_a_pod_passes_the_mutation_hook_of_airflow(operator, monkeypatch):
+    def hook(pod):
+        pod.metadata.annotations = {"seen": pod.metadata.labels["task_id"]}
+
+    monkeypatch.setattr("airflow.settings.pod_mutation_hook", hook)
+    assert object_of(operator())["metadata"]["annotations"] == {"seen": "train"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_task_that_is_killed_while_its_object_starts_deletes_it(operator, kind, monkeypatch):
+    from airflow.sdk.exceptions import AirflowException
+
+    one, deleted = operator(kind), []
+
+    def take(claim, api):
+        one.on_kill()  # Airflow calls it in a signal handler
+        return {"metadata": {"name": "pods-train-1"}}
+
+    monkeypatch.setattr("operators.kubernetes_stage.take_object", take)
+    monkeypatch.setattr("operators.kubernetes_stage.delete_object", lambda claim, api, name: deleted.append(name))
+    with pytest.raises(AirflowException, match=r"ended while its .* was being started"):
+        one.execute(context())
+    assert deleted == ["pods-train-1"]
 
 
 def test_the_pod_runs_the_shell_command_of_the_stage(operator, monkeypatch, tmp_path):
-    [container] = pod_of(operator(), version="v3", source_version="v2").spec.containers
-    assert container.command == ["python", "-u"]
-    assert container.args[:3] == ["-m", "tasks", "train"]
+    args = args_of(operator(), version="v3", source_version="v2")
+    assert args[:3] == ["-m", "tasks", "train"]
     # The same command, run here: it must fail because of missing inputs in the requested version.
     ran = subprocess.run(
-        [sys.executable, *container.args], capture_output=True, text=True, cwd=str(tmp_path), check=False,
+        [sys.executable, *args], capture_output=True, text=True, cwd=str(tmp_path), check=False,
         env={**__import__("os").environ, "SLUICE_STORE": str(tmp_path), "PYTHONPATH": ":".join(sys.path)},
     )  # fmt: skip
-    assert ran.returncode == 2, shlex.join(container.args) + ran.stderr
+    assert ran.returncode == 2, shlex.join(args) + ran.stderr
     assert "stage train needs pods/" in ran.stderr
     assert "v2 has none" in ran.stderr
 
 
 def test_overrides_are_passed_in_the_recipe(operator):
-    args = pod_of(operator(), overrides={"train.steps": 7}).spec.containers[0].args
+    args = args_of(operator(), overrides={"train.steps": 7})
     assert json.loads(args[args.index("--recipe") + 1])["train"]["steps"] == 7
 
 
 def test_no_secret_of_the_worker_gets_into_the_pod(operator, monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush-hush")
     monkeypatch.setenv("SLUICE_STORE", "s3://key:hush-hush@bucket")
-    assert "hush-hush" not in json.dumps(pod_of(operator()).to_dict(), default=str)
-
-
-def test_template_fields_have_one_order_in_every_process(operator):
-    from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
-
-    assert operator().template_fields == (*KubernetesPodOperator.template_fields, "recipe", "stage", "member")
+    assert "hush-hush" not in json.dumps(object_of(operator()))
 
 
 def test_the_state_of_the_trigger_survives_serialization():
@@ -184,13 +197,14 @@ def test_a_recipe_with_a_cluster_trains_in_pods_and_others_train_locally(recipes
 
 
 def test_several_nodes_train_and_tune_as_a_gang_and_canaries_in_single_pods(recipes, dag_bag):
-    tuning = '[examples]\nfiles = ["/data/rows.jsonl"]\n[finetune]\nbase = "demo/checkpoint@1"\n'
-    recipes("gang", tuning + POD.replace("gpus = 2", "gpus = 2\nnodes = 2"))
+    place = POD.replace("gpus = 2", "gpus = 2\nnodes = 2")
+    recipes("gang", place)
+    recipes("tuned", f'[examples]\nfiles = ["/data/rows.jsonl"]\n[finetune]\nbase = "gang/checkpoint@1"\n{place}')
     bag = dag_bag()
     assert bag.import_errors == {}
     assert bag.dags["gang.pretrain"].task_dict["train"].task_type == "JobSetOperator"
-    assert bag.dags["gang.finetune"].task_dict["finetune"].task_type == "JobSetOperator"
-    assert bag.dags["gang.finetune"].task_dict["evaluate_tuned"].task_type == "GpuPodOperator"
+    assert bag.dags["tuned.finetune"].task_dict["finetune"].task_type == "JobSetOperator"
+    assert bag.dags["tuned.finetune"].task_dict["evaluate_tuned"].task_type == "GpuPodOperator"
     assert bag.dags["gang.canary"].task_dict["round_1.canary"].task_type == "GpuPodOperator"
 
 
