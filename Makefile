@@ -99,10 +99,12 @@ test: ## all checks and tests, with their durations
 	  test -z "$$failed" || { echo "make test: failed:$$failed"; exit 1; }
 
 lint: $(TESTABLE) ## style, types, import rules, spelling, links of the documentation
+	@echo 'sluice: lint takes 1 to 2 minutes on two cores: ruff, mypy, import rules, circles, spelling, links, advisories'
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --num-workers 2
 	PYTHONPATH=plugins $(BIN)/lint-imports
+	$(BIN)/python -m tests.test_structure
 	$(BIN)/codespell
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir $(VENV)/.docs
 	@timeout 300 $(MAKE) --no-print-directory audit || echo 'sluice: make audit failed, see above; lint passes, since advisories come without a change of the code'

@@ -6,6 +6,7 @@
 import ast
 import functools
 import re
+import sys
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,8 +115,8 @@ def test_no_modules_import_each_other() -> None:
     assert not circles(), "move what several of these need into a module that imports none of them"
 
 
-def main() -> None:
-    """Prints the counts."""
+def main() -> int:
+    """Prints the counts; returns 1 if there are fragments or circles, else 0."""
     found = modules()
     print(f"{len(found)} files, {sum(one.lines for one in found):,} lines")
     print(f"{sum(one.lines < FRAGMENT_LINES for one in found)} of them under {FRAGMENT_LINES} lines")
@@ -123,8 +124,11 @@ def main() -> None:
     print(
         "largest:", *(f"{one.name} {one.lines}" for one in sorted(found, key=lambda one: -one.lines)[:10]), sep="\n  "
     )
-    print("fragments:", *(one.name for one in fragments(found)), sep="\n  ")
+    short, closed = [one.name for one in fragments(found)], circles()
+    print("fragments:", ", ".join(short) or "none")
+    print("modules that import each other:", "; ".join(map(", ".join, closed)) or "none")
+    return int(bool(short or closed))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
