@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tasks.core.config import nearest
 from tasks.core.errors import InputError, SluiceError
-from tasks.core.open_files import raise_limit
 from tasks.core.terminal import handling_broken_pipe
 from tasks.run import commands
 from tasks.run.catalogue import PARTS, STAGES, stages_of
@@ -30,7 +29,6 @@ _COMPLETION = "_ARGCOMPLETE"
 def enter() -> int:
     """Runs the command line, as the first process of a pod or from a shell; returns the exit status."""
     fork_below_init()
-    raise_limit()
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
     status = handling_broken_pipe(main)
     # The process is about to end, and a last garbage collection would take a twentieth of the time of a crawl. DuckDB's
@@ -48,8 +46,11 @@ def main(arguments: list[str] | None = None) -> int:
     """
     try:
         options = _options(sys.argv[1:] if arguments is None else arguments)
+        # Not imported before the init process and its handlers are there.
+        from tasks.core.open_files import raise_limit
         from tasks.run.runner import logging_to_stderr
 
+        raise_limit()
         with logging_to_stderr():
             return int(options.run(options) or 0)
     except SluiceError as error:
