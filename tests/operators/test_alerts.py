@@ -47,7 +47,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AlertsPlace:
 
 def monitor(folder: Path) -> Monitor:
     output = Output(Store(str(folder / "store")), ArtifactId("demo/checkpoint", "dev"), "f" * 64)
-    return Monitor(output, SimpleNamespace(out=str(folder), run=SimpleNamespace(steps=9), tuning=None))  # type: ignore[arg-type]
+    spec = SimpleNamespace(out=str(folder), run=SimpleNamespace(steps=9), tuning=None, data_changes=())
+    return Monitor(output, spec)  # type: ignore[arg-type]
 
 
 def test_an_alert_of_a_run_in_this_process_is_sent_at_once(place: AlertsPlace, tmp_path: Path) -> None:
