@@ -170,6 +170,7 @@ def run_stage_in(
     kind: str = "",
     version: str = "dev",
     max_bad_share: float = 0.01,
+    place: Config | None = None,
 ) -> Artifact:
     """Runs one stage module into the store `folder` and returns the committed artifact `test/<kind>@<version>`."""
     stage = importlib.import_module(module)
@@ -185,7 +186,7 @@ def run_stage_in(
     existing = Artifact.find(store, ArtifactId(name, version))
     if existing:
         return existing
-    output = Output(store, ArtifactId(name, version), print_, member=member, max_bad_share=max_bad_share)
+    output = Output(store, ArtifactId(name, version), print_, member=member, max_bad_share=max_bad_share, place=place)
     with engine_of(workers) as engine:
         report = stage.run(config, held, output, engine)
     return commit(output, module, stage.VERSION, config, refs, report)

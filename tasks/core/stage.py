@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any
 
 from tasks.core.artifact import RECORD, Artifact, ArtifactId, InputRef, PartRecord
+from tasks.core.config import Config
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError, SupersededError
 from tasks.core.part import PARTS, POISON, Part, PartSpec, commit_part, make_part, make_run, part_names
@@ -100,6 +101,8 @@ class Output:
         member: member of a mapped stage ("p0", "arm-2-seed-1"), or "".
         max_bad_share: largest share of rows that may be quarantined, 0 to 1.
         source_artifacts: artifacts of this kind at the source version, whose parts a stage may reuse.
+        place: how training runs in this place (`tasks.trainer.place.TrainPlace`), which affects no result; None for the
+            defaults.
     """
 
     def __init__(
@@ -111,6 +114,7 @@ class Output:
         member: str = "",
         max_bad_share: float = 0.01,
         source_artifacts: Sequence[Artifact] = (),
+        place: Config | None = None,
     ) -> None:
         self.store = store
         self.address = address
@@ -118,6 +122,7 @@ class Output:
         self.member = member
         self.max_bad_share = max_bad_share
         self.source_artifacts = tuple(source_artifacts)
+        self.place = place
         self.attempt = secrets.token_hex(4)
         self.model: tuple[str, str] | None = None
         self.aliases: dict[str, str] = {}

@@ -14,7 +14,7 @@ from tasks.core.config import Config, nearest
 from tasks.core.errors import RecipeError
 from tasks.run.catalogue import STAGES
 from tasks.run.schedule import UTC, Schedule, Timezone
-from tasks.trainer.place import CHECK_EVERY, CheckpointLocations, Layout, PreemptionNotice, Timeouts
+from tasks.trainer.place import TrainPlace
 
 P = TypeVar("P", bound=Config)
 
@@ -142,33 +142,6 @@ class DaskPlace(Config):
     `{namespace}` are replaced by those of a cluster created per DAG run."""
 
     kubernetes: DaskPods | None = None
-
-
-class TrainPlace(Config):
-    """Where and how training runs."""
-
-    where: Literal["local", "kubernetes"] = "local"
-    """"local": torchrun on the Airflow worker; "kubernetes": a GPU pod."""
-
-    nproc: int = 1
-    """Ranks per node."""
-
-    layout: Layout | None = None
-    """How the ranks of a training run share model and batch; None if each rank has the whole model. Canaries ignore
-    it."""
-
-    check_every: int = Field(default=CHECK_EVERY, ge=0)
-    """Steps between two checks for silent corruption, in which ranks recompute one another's share of the gradient. A
-    step with a check takes about twice as long. 0: check only on suspicion."""
-
-    timeouts: Timeouts = Timeouts()
-    """Seconds that a rank waits for the others."""
-
-    checkpoints: CheckpointLocations = CheckpointLocations()
-    """Where checkpoints are kept. Checkpoints of canaries are always in scratch and in the store."""
-
-    preemption: PreemptionNotice | None = None
-    """Source of notices that this machine will be preempted; None if SIGTERM is the notice, as in pods."""
 
 
 class AlertsPlace(Config):

@@ -23,20 +23,13 @@ from tasks.core.store import Store, probe
 from tasks.formats.hooks import Hooks
 from tasks.run.inputs import ResolvedStage, check_drift, resolve, with_recorded_previous
 from tasks.run.lineage import artifacts_of_version
-from tasks.run.place import TrainPlace, expand_all, expand_env
+from tasks.run.place import expand_all, expand_env
 from tasks.run.recipe import Recipe
 from tasks.run.result import StageResult
 from tasks.run.tracking import Message, TrackingContext, describe
 from tasks.run.tracking.outbox import keep_message, send_messages
 from tasks.run.tracking.send import StageRun
-from tasks.trainer.place import (
-    CHECK_VARIABLE,
-    CHECKPOINTS_VARIABLE,
-    LAYOUT_VARIABLE,
-    PREEMPTION_VARIABLE,
-    RANKS_VARIABLE,
-    TIMEOUTS_VARIABLE,
-)
+from tasks.trainer.place import PREEMPTION_VARIABLE, RANKS_VARIABLE, TIMEOUTS_VARIABLE, TrainPlace
 
 log = logging.getLogger("sluice.runner")
 
@@ -124,6 +117,7 @@ def _make(
         member=resolved.member,
         max_bad_share=recipe.max_bad_share,
         source_artifacts=candidates,
+        place=_expanded(recipe.place.train),
     )
     if run is None:
         return _run(recipe, resolved, output, on_dask)
@@ -185,19 +179,18 @@ def _run(recipe: Recipe, resolved: ResolvedStage, output: Output, on_dask: bool)
     return artifact
 
 
+def _expanded(place: TrainPlace) -> TrainPlace:
+    return place.model_copy(update={"checkpoints": expand_all(place.checkpoints)})
+
+
 @contextmanager
 def training_environment(place: TrainPlace) -> Iterator[None]:
-    """Sets the environment variables of a training run that are not set yet (in a pod they are).
+    """Sets the environment variables that the processes of a training run read, if not set yet (in a pod they are).
 
     They are removed on exit, because the next recipe in this process may have another place.
     """
-    settings = {
-        LAYOUT_VARIABLE: place.layout,
-        TIMEOUTS_VARIABLE: place.timeouts,
-        CHECKPOINTS_VARIABLE: expand_all(place.checkpoints),
-        PREEMPTION_VARIABLE: place.preemption,
-    }
-    variables = {RANKS_VARIABLE: str(place.nproc), CHECK_VARIABLE: str(place.check_every)}
+    settings = {TIMEOUTS_VARIABLE: place.timeouts, PREEMPTION_VARIABLE: place.preemption}
+    variables = {RANKS_VARIABLE: str(place.nproc)}
     variables |= {name: setting.model_dump_json() for name, setting in settings.items() if setting}
     added = {name: value for name, value in variables.items() if name not in os.environ}
     os.environ.update(added)
@@ -311,6 +304,7 @@ def join_stage(
     elif join := Hooks.of(resolved.module).join:
         log.info("[%s] joining %s, fingerprint %s", resolved.address, stage, resolved.fingerprint[:16])
         with training_environment(recipe.place.train):
-            join(resolved.config, resolved.inputs, Output(store, resolved.address, resolved.fingerprint))
+            place = _expanded(recipe.place.train)
+            join(resolved.config, resolved.inputs, Output(store, resolved.address, resolved.fingerprint, place=place))
     else:
         log.info("[%s] the stage %s runs on node 0 alone", resolved.address, stage)

@@ -1,8 +1,8 @@
 """Settings of a training that belong to the place: ranks and layout, checks, timeouts, checkpoints, preemption.
 
 They are not part of a run's identity: under every layout a step has the same batch, and its gradient is equal up to
-rounding. A stage and the processes of its run read the settings from environment variables. Imports only pydantic, so
-that the Airflow dag-processor can load it.
+rounding. A stage reads them from its output (`TrainPlace.of`), and the processes of its run read ranks, timeouts and
+preemption from environment variables. Imports only pydantic, so that the Airflow dag-processor can load it.
 """
 
 import os
@@ -15,12 +15,8 @@ from tasks.core.errors import RecipeError
 
 CHECK_EVERY = 200
 """Default number of steps between two checks of the ranks' gradient contributions."""
-RANKS_VARIABLE, LAYOUT_VARIABLE, CHECK_VARIABLE = "SLUICE_NPROC", "SLUICE_LAYOUT", "SLUICE_CHECK_EVERY"
-"""Ranks per node, an optional Layout as JSON, and steps between two checks."""
-CHECKPOINTS_VARIABLE, PREEMPTION_VARIABLE = "SLUICE_CHECKPOINTS", "SLUICE_PREEMPTION"
-"""Optional CheckpointLocations and PreemptionNotice as JSON."""
-TIMEOUTS_VARIABLE = "SLUICE_TIMEOUTS"
-"""Optional Timeouts as JSON."""
+RANKS_VARIABLE, TIMEOUTS_VARIABLE, PREEMPTION_VARIABLE = "SLUICE_NPROC", "SLUICE_TIMEOUTS", "SLUICE_PREEMPTION"
+"""Ranks per node, and Timeouts and PreemptionNotice as JSON, if any: the processes of a run read them."""
 C = TypeVar("C", bound=Config)
 
 
@@ -143,6 +139,38 @@ class PreemptionNotice(Config):
     """Seconds between two requests."""
 
 
+class TrainPlace(Config):
+    """Where and how training runs."""
+
+    where: Literal["local", "kubernetes"] = "local"
+    """"local": torchrun on the Airflow worker; "kubernetes": a GPU pod."""
+
+    nproc: int = 1
+    """Ranks per node."""
+
+    layout: Layout | None = None
+    """How the ranks of a training run share model and batch; None if each rank has the whole model. Canaries ignore
+    it."""
+
+    check_every: int = Field(default=CHECK_EVERY, ge=0)
+    """Steps between two checks for silent corruption, in which ranks recompute one another's share of the gradient. A
+    step with a check takes about twice as long. 0: check only on suspicion."""
+
+    timeouts: Timeouts = Timeouts()
+    """Seconds that a rank waits for the others."""
+
+    checkpoints: CheckpointLocations = CheckpointLocations()
+    """Where checkpoints are kept. Checkpoints of canaries are always in scratch and in the store."""
+
+    preemption: PreemptionNotice | None = None
+    """Source of notices that this machine will be preempted; None if SIGTERM is the notice, as in pods."""
+
+    @classmethod
+    def of(cls, place: Config | None) -> "TrainPlace":
+        """Returns the place of an `Output`; the default one if it has none."""
+        return place if isinstance(place, cls) else cls()
+
+
 def ranks_here() -> int:
     """Returns the number of ranks per node; raises RecipeError if it is not a positive number."""
     configured = os.environ.get("PET_NPROC_PER_NODE") or os.environ.get(RANKS_VARIABLE) or "1"
@@ -151,21 +179,6 @@ def ranks_here() -> int:
             f'"{configured}" is not a number of ranks', "set [place.train] nproc, or PET_NPROC_PER_NODE of the pod"
         )
     return int(configured)
-
-
-def layout_here() -> Layout | None:
-    """Returns the layout; None: each rank has the whole model."""
-    return _configured(Layout, LAYOUT_VARIABLE)
-
-
-def check_every_here() -> int:
-    """Returns the steps between two checks of the ranks."""
-    return int(os.environ.get(CHECK_VARIABLE) or CHECK_EVERY)
-
-
-def checkpoints_here() -> CheckpointLocations:
-    """Returns the locations of checkpoints."""
-    return _configured(CheckpointLocations, CHECKPOINTS_VARIABLE) or CheckpointLocations()
 
 
 def timeouts_here() -> Timeouts:

@@ -52,7 +52,7 @@ def read_warc(
         quick: whether only identities are needed: rows have no content, and digests by `quick_digest`.
         own: whether the file was written by our own crawler, whose declared digests are trusted.
     """
-    options = ExtractOptions.of(config)
+    options = config.options()
     digest: Digest = "quick" if quick else "declared" if own else "computed"
     for entry in read_records(file, config.max_payload_bytes + 1, digest=digest):
         if isinstance(entry, Damage):

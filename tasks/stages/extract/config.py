@@ -17,6 +17,7 @@ from tasks.core.errors import InputError
 from tasks.formats.lakes import DELTA, FORMATS, ICEBERG, TableAddress
 from tasks.formats.tokens.labels import SourceName
 from tasks.stages.extract import parser
+from tasks.stages.extract.row import ExtractOptions
 
 WEB = "web"
 """Name of the source of crawled documents."""
@@ -358,6 +359,17 @@ class ExtractConfig(Config):
             *(source.name for source in self.files),
             *(stream.name for stream in self.streams),
             *(archive.name for archive in self.archives),
+        )
+
+    def options(self) -> ExtractOptions:
+        """Returns the settings that the child process needs."""
+        return ExtractOptions(
+            extractor=self.extractor,
+            comments=self.comments,
+            min_main_share=self.min_main_share,
+            max_payload_bytes=self.max_payload_bytes,
+            honour_noindex=self.honour_noindex,
+            parsers=parser.by_media_type(self.parsers),
         )
 
     @field_validator("parsers")

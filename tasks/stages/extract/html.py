@@ -138,7 +138,7 @@ def read_page(
 def _defaults() -> ExtractOptions:
     from tasks.stages.extract.config import ExtractConfig
 
-    return ExtractOptions.of(ExtractConfig())
+    return ExtractConfig().options()
 
 
 def _text(html: str, tree: HTMLTree, title: str, config: ExtractOptions | ExtractConfig) -> tuple[str, bool]:

@@ -5,17 +5,11 @@ first, cheap pass over the input finds the duplicates within an artifact. The ch
 (`ExtractOptions`), without pydantic, whose import takes as long as all other imports of the child together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from tasks.formats.documents.layout import LayoutSpan, PageScore
-
-if TYPE_CHECKING:
-    from tasks.stages.extract.config import ExtractConfig
 
 
 class Rejected(Exception):
@@ -133,17 +127,3 @@ class ExtractOptions:
     honour_noindex: bool
     parsers: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Name of the parser and its settings as JSON, by media type."""
-
-    @classmethod
-    def of(cls, config: ExtractConfig) -> ExtractOptions:
-        """Returns the options of a configuration."""
-        from tasks.stages.extract.parser import by_media_type
-
-        return cls(
-            extractor=config.extractor,
-            comments=config.comments,
-            min_main_share=config.min_main_share,
-            max_payload_bytes=config.max_payload_bytes,
-            honour_noindex=config.honour_noindex,
-            parsers=by_media_type(config.parsers),
-        )

@@ -44,7 +44,7 @@ from tasks.trainer.logs import DETERMINISTIC, FAULTS, METRICS, read_metrics, rea
 from tasks.trainer.model.model_file import FILE, MERGED, describe, stop_ids
 from tasks.trainer.monitoring.monitor import Monitor
 from tasks.trainer.monitoring.report import loss_curve
-from tasks.trainer.place import check_every_here, checkpoints_here, layout_here
+from tasks.trainer.place import TrainPlace
 from tasks.trainer.planning.estimate import speed_metrics
 from tasks.trainer.spec import tuning_spec
 from tasks.trainer.tuning.config import FinetuneConfig, unsupported_settings
@@ -59,12 +59,12 @@ def run(config: FinetuneConfig, inputs: Inputs, output: Output, engine: Engine) 
         InputError: base and examples do not match, or every step was skipped.
         RecipeError: the place has a layout that fine-tuning does not support.
     """
-    _check_layout(config)
+    place, gang = TrainPlace.of(output.place), Gang.from_environment()
+    _check_layout(config, place)
     fence = Fence(output)
     fence.inherit()
-    locations, gang = checkpoints_here(), Gang.from_environment()
-    spec = tuning_spec(config, inputs, fence.run, check_every_here(), locations.keep_every, layout_here())
-    recovery = Recovery(output, fence.run, spec.run.milestone_steps, locations, gang.nodes if gang else 1)
+    spec = tuning_spec(config, inputs, fence.run, place.check_every, place.checkpoints.keep_every, place.layout)
+    recovery = Recovery(output, fence.run, spec.run.milestone_steps, place.checkpoints, gang.nodes if gang else 1)
     spec = spec.model_copy(update={"copies": recovery.copy_specs()})
     known_faults = len(read_metrics(fence.run / FAULTS))
     recovery.restore()
@@ -119,11 +119,13 @@ def join(config: FinetuneConfig, inputs: Inputs, output: Output) -> None:
     Raises:
         SluiceError: as on node 0.
     """
-    _check_layout(config)
-    gang, locations = Gang.from_environment(), checkpoints_here()
+    place, gang = TrainPlace.of(output.place), Gang.from_environment()
+    _check_layout(config, place)
     assert gang is not None
-    copies = NodeCopies(output, gang.node, gang.nodes, config.training(ModelConfig()).milestone_steps, locations)
-    spec = tuning_spec(config, inputs, copies.run, check_every_here(), locations.keep_every, layout_here())
+    copies = NodeCopies(
+        output, gang.node, gang.nodes, config.training(ModelConfig()).milestone_steps, place.checkpoints
+    )
+    spec = tuning_spec(config, inputs, copies.run, place.check_every, place.checkpoints.keep_every, place.layout)
     with copies.guarding():
         ranks_spec = spec.model_copy(update={"copies": copies.specs})
         train_local(ranks_spec, lambda step, values: None, gang=gang, check=copies.keep_up)
@@ -132,9 +134,9 @@ def join(config: FinetuneConfig, inputs: Inputs, output: Output) -> None:
 HOOKS = Hooks(join=join)
 
 
-def _check_layout(config: FinetuneConfig) -> None:
+def _check_layout(config: FinetuneConfig, place: TrainPlace) -> None:
     """Raises RecipeError if fine-tuning does not support the layout of the place."""
-    for problem in unsupported_settings(layout_here(), config.loss):
+    for problem in unsupported_settings(place.layout, config.loss):
         cause, _, remedy = problem.rpartition(": ")
         raise RecipeError(cause, remedy)
 

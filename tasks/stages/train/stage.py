@@ -46,7 +46,7 @@ from tasks.trainer.logs import DETERMINISTIC, FAULTS, METRICS, read_metrics, rea
 from tasks.trainer.model.model_file import changed_settings, describe
 from tasks.trainer.monitoring.monitor import Monitor
 from tasks.trainer.monitoring.report import loss_curve
-from tasks.trainer.place import check_every_here, checkpoints_here, layout_here
+from tasks.trainer.place import TrainPlace
 from tasks.trainer.planning.estimate import speed_metrics
 from tasks.trainer.spec import epochs, make_spec
 
@@ -72,11 +72,11 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     config = settings_of_month(config, inputs)
     fence = Fence(output)
     fence.inherit()
-    locations, gang = checkpoints_here(), Gang.from_environment()
-    recovery = Recovery(output, fence.run, config.milestone_steps, locations, gang.nodes if gang else 1)
+    place, gang = TrainPlace.of(output.place), Gang.from_environment()
+    recovery = Recovery(output, fence.run, config.milestone_steps, place.checkpoints, gang.nodes if gang else 1)
     known_faults = len(read_metrics(fence.run / FAULTS))
     recovery.restore()
-    spec = make_spec(config, inputs, fence.run, layout_here(), check_every_here(), locations.keep_every)
+    spec = make_spec(config, inputs, fence.run, place.layout, place.check_every, place.checkpoints.keep_every)
     spec = spec.model_copy(update={"copies": recovery.copy_specs()})
     notice = TakedownNotice(output, partial(withheld_rows, inputs["shards"]), fence.run)
     notice.update()
@@ -127,10 +127,10 @@ def join(config: TrainConfig, inputs: Inputs, output: Output) -> None:
         SluiceError: as on node 0.
     """
     config = settings_of_month(config, inputs)
-    gang, locations = Gang.from_environment(), checkpoints_here()
+    place, gang = TrainPlace.of(output.place), Gang.from_environment()
     assert gang is not None
-    copies = NodeCopies(output, gang.node, gang.nodes, config.milestone_steps, locations)
-    spec = make_spec(config, inputs, copies.run, layout_here(), check_every_here(), locations.keep_every)
+    copies = NodeCopies(output, gang.node, gang.nodes, config.milestone_steps, place.checkpoints)
+    spec = make_spec(config, inputs, copies.run, place.layout, place.check_every, place.checkpoints.keep_every)
     with copies.guarding():
         ranks_spec = spec.model_copy(update={"copies": copies.specs})
         train_local(ranks_spec, lambda step, values: None, gang=gang, check=copies.keep_up)

@@ -25,7 +25,7 @@ from tasks.filters.catalogue import annotator, filter_of
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.extract.content import BodyHeaders, extract_capture
 from tasks.stages.extract.parser import complete_settings, parse_body
-from tasks.stages.extract.row import ExtractOptions, Rejected
+from tasks.stages.extract.row import Rejected
 
 ROOT = Path(__file__).parents[3]
 GUIDE = ROOT / "docs" / "filters.md"
@@ -401,11 +401,11 @@ def test_a_captured_body_is_passed_to_the_parser_of_its_media_type(
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "captured_tables.py").write_text(PARSER)
     entries.append(("sluice.parsers", "tables", "captured_tables", "toys 1.0"))
-    choices = ExtractOptions.of(ExtractConfig(parsers={"tables": {"between": "|"}}))
+    choices = ExtractConfig(parsers={"tables": {"between": "|"}}).options()
     sent = BodyHeaders("http://a.example/t.csv", ("text/csv; charset=utf-8",), language="de")
     found = extract_capture(b"a,b\r\nc,d\r\n", sent, choices)
     assert (found.text, found.title, found.language_hint) == ("a|b\nc|d", "http://a.example/t.csv", "de")
     with pytest.raises(Rejected, match="csv_empty"):
         extract_capture(b" ", sent, choices)
     with pytest.raises(Rejected, match="mime_text_other"):
-        extract_capture(b"a,b", sent, ExtractOptions.of(ExtractConfig()))
+        extract_capture(b"a,b", sent, ExtractConfig().options())

@@ -16,7 +16,6 @@ from tasks.core.errors import DriftError, InputError, RecipeError, StoppedError,
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.formats.warc.archive import MANIFEST, MANIFEST_SCHEMA
-from tasks.run.place import TrainPlace
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.result import StageResult
 from tasks.run.runner import run_stage
@@ -27,9 +26,6 @@ from tasks.stages.crawl.storage import crawldb
 from tasks.stages.crawl.storage.crawldb import KnownUrls
 from tasks.trainer.place import (
     CHECK_EVERY,
-    CHECK_VARIABLE,
-    CHECKPOINTS_VARIABLE,
-    LAYOUT_VARIABLE,
     PREEMPTION_VARIABLE,
     TIMEOUTS_VARIABLE,
     CheckpointLocations,
@@ -37,9 +33,7 @@ from tasks.trainer.place import (
     Layout,
     PreemptionNotice,
     Timeouts,
-    check_every_here,
-    checkpoints_here,
-    layout_here,
+    TrainPlace,
     preemption_here,
     ranks_here,
     timeouts_here,
@@ -232,9 +226,10 @@ def test_a_stage_sets_the_training_place_of_its_recipe_and_restores_the_environm
     monkeypatch.setenv("NVME", "/mnt/nvme")
     seen = []
 
-    def run(*_: object) -> Report:
-        place = (checkpoints_here().folder, preemption_here(), timeouts_here().step_s)
-        seen.append((ranks_here(), layout_here(), check_every_here(), *place))
+    def run(config: object, inputs: object, output: Output, engine: object) -> Report:
+        place = TrainPlace.of(output.place)
+        settings = (place.layout, place.check_every, place.checkpoints.folder)
+        seen.append((ranks_here(), *settings, preemption_here(), timeouts_here().step_s))
         raise InputError("enough")
 
     monkeypatch.setattr("tasks.stages.crawl.inject.run", run)
@@ -248,8 +243,7 @@ def test_a_stage_sets_the_training_place_of_its_recipe_and_restores_the_environm
             run_stage(placed(recipe, place), "inject")
     folder = CopyFolder(path="/mnt/nvme/checkpoints", every=500)
     assert seen == [(2, None, CHECK_EVERY, None, None, 120), (3, layout, 7, folder, notice, 9)]
-    variables = {LAYOUT_VARIABLE, CHECK_VARIABLE, CHECKPOINTS_VARIABLE, PREEMPTION_VARIABLE, TIMEOUTS_VARIABLE}
-    assert not {"SLUICE_NPROC", *variables} & os.environ.keys()
+    assert not {"SLUICE_NPROC", PREEMPTION_VARIABLE, TIMEOUTS_VARIABLE} & os.environ.keys()
     monkeypatch.setenv("SLUICE_NPROC", "5")  # as a pod sets it
     with pytest.raises(InputError, match="enough"):
         run_stage(recipe, "inject")

@@ -17,7 +17,7 @@ from tasks.trainer.logs import METRICS, read_metrics
 from tasks.trainer.loop import Trainer
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.replicated import whole_checkpoint
-from tasks.trainer.place import LAYOUT_VARIABLE, Layout
+from tasks.trainer.place import Layout, TrainPlace
 from tasks.trainer.tuning.model import write_merged
 from tests.tasks.stages.finetune.conftest import INSTRUCTIONS, Make
 from tests.tasks.stages.finetune.test_kills import die_at, rows_and_settings, spec_of
@@ -70,11 +70,10 @@ def test_a_killed_sharded_fine_tuning_resumes_on_one_rank_and_the_reverse(
     ],
 )
 def test_a_layout_without_support_is_refused_before_anything_runs(
-    base: Artifact, examples: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: Any, loss: str, reason: str
+    base: Artifact, examples: Make, tmp_path: Path, layout: Any, loss: str, reason: str
 ) -> None:
-    monkeypatch.setenv(LAYOUT_VARIABLE, Layout(**layout).model_dump_json())
     with pytest.raises(RecipeError, match=reason):
-        tune(tmp_path / "refused", base, examples(INSTRUCTIONS), config(loss=loss))
+        tune(tmp_path / "refused", base, examples(INSTRUCTIONS), config(loss=loss), TrainPlace(layout=Layout(**layout)))
     assert not list((tmp_path / "refused").rglob("*.json"))
 
 

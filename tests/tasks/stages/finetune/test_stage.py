@@ -19,6 +19,7 @@ from tasks.run.trace.trace import trace_tuned
 from tasks.trainer.config import LoraConfig
 from tasks.trainer.data.batches import ExampleBatches
 from tasks.trainer.model import model_file
+from tasks.trainer.place import TrainPlace
 from tasks.trainer.spec import tuning_spec
 from tasks.trainer.tuning.config import FinetuneConfig
 from tests.conftest import run_stage_in
@@ -38,8 +39,10 @@ def config(**settings: object) -> FinetuneConfig:
     return FinetuneConfig.model_validate({**usual, **settings})
 
 
-def tune(folder: Path, base: Artifact, examples: Artifact, settings: FinetuneConfig) -> Artifact:
-    return run_stage_in(folder, STAGE, settings, {"base": base, "examples": examples}, kind="finetuned")
+def tune(
+    folder: Path, base: Artifact, examples: Artifact, settings: FinetuneConfig, place: TrainPlace | None = None
+) -> Artifact:
+    return run_stage_in(folder, STAGE, settings, {"base": base, "examples": examples}, kind="finetuned", place=place)
 
 
 def losses(artifact: Artifact) -> list[float]:

@@ -20,6 +20,7 @@ from tasks.formats.tokens.plan import Plan
 from tasks.stages.tokens import PackConfig
 from tasks.trainer.config import AnnealConfig, ReplayConfig, TrainConfig
 from tasks.trainer.model import model_file
+from tasks.trainer.place import TrainPlace
 from tests.conftest import run_stage_in
 from tests.corpora import Made
 from tests.tasks.trainer.in_process import training_in_process
@@ -31,26 +32,28 @@ import sys
 from tasks.core.artifact import ArtifactId, Artifact
 from tasks.core.store import Store
 from tasks.trainer.config import TrainConfig
+from tasks.trainer.place import TrainPlace
 from tests.conftest import run_stage_in
-source, folder, config = sys.argv[1:]
+source, folder, config, place = sys.argv[1:]
 inputs = {role: Artifact.open_at(Store(source), ArtifactId(f"test/{role}", "dev")) for role in ("shards", "plan")}
-run_stage_in(folder, "tasks.stages.train.stage", TrainConfig.model_validate_json(config), inputs, kind="checkpoint")
+config, place = TrainConfig.model_validate_json(config), TrainPlace.model_validate_json(place)
+run_stage_in(folder, "tasks.stages.train.stage", config, inputs, kind="checkpoint", place=place)
 """
 
 
-def train(made: Made, folder: Path, config: TrainConfig) -> Artifact:
+def train(made: Made, folder: Path, config: TrainConfig, place: TrainPlace | None = None) -> Artifact:
     inputs = {"shards": made.shards, "plan": made.plan}
-    return run_stage_in(folder, STAGE, config, inputs, kind="checkpoint")  # type: ignore[arg-type]
+    return run_stage_in(folder, STAGE, config, inputs, kind="checkpoint", place=place)  # type: ignore[arg-type]
 
 
 def contents(artifact: Artifact) -> dict[str, str]:
     return {path: hashlib.sha256(artifact.read(path)).hexdigest() for path in artifact.files()}
 
 
-def kill_when(made: Made, folder: Path, config: TrainConfig, sign: str) -> None:
+def kill_when(made: Made, folder: Path, config: TrainConfig, sign: str, place: TrainPlace | None = None) -> None:
     """Runs the stage in a separate process and kills it as soon as a file matches `sign`."""
-    command = [sys.executable, "-c", RUN, made.shards.store.root, str(folder), config.model_dump_json()]
-    stage = subprocess.Popen(command)
+    settings = (config.model_dump_json(), (place or TrainPlace()).model_dump_json())
+    stage = subprocess.Popen([sys.executable, "-c", RUN, made.shards.store.root, str(folder), *settings])
     deadline = time.monotonic() + 600
     while not list(folder.glob(f"**/{sign}")):
         assert time.monotonic() < deadline

@@ -24,7 +24,7 @@ from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.logs import FAULTS, METRICS, read_metrics
 from tasks.trainer.monitoring import monitor
-from tasks.trainer.place import CHECKPOINTS_VARIABLE, CheckpointLocations, CopyFolder, CopyPolicy
+from tasks.trainer.place import CheckpointLocations, CopyFolder, CopyPolicy, TrainPlace
 from tests.corpora import Made
 from tests.tasks.trainer.checkpoints.test_recovery import RESUME, Fate, Lost, grown, output_in, pushed, train
 from tests.tasks.trainer.gangs import contents
@@ -314,13 +314,13 @@ def test_a_blocking_folder_is_a_fault_and_delays_neither_run_nor_store(
 
 @pytest.mark.soak
 def test_a_run_that_loses_its_machine_resumes_from_the_folder_with_the_same_bytes(
-    made: Made, remote: Store, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+    made: Made, remote: Store, tmp_path: Path, folder: Path
 ) -> None:
     """The folder is temporarily unavailable during the run."""
     config: TrainConfig = small_config(steps=240, checkpoint_every=5)
     scratch, away = Path(output_in(remote).scratch), tmp_path / "unmounted"
     settings = CheckpointLocations(folder=CopyFolder(path=str(folder)), store=CopyPolicy(every=10_000), keep_every=15)
-    monkeypatch.setenv(CHECKPOINTS_VARIABLE, settings.model_dump_json())
+    place = TrainPlace(checkpoints=settings)
     reached: list[int] = []
 
     class Story(Fate):
@@ -338,12 +338,11 @@ def test_a_run_that_loses_its_machine_resumes_from_the_folder_with_the_same_byte
                 raise Lost
 
     with pytest.raises(Lost):
-        train(made, remote, config, Story(0, lambda: None))
+        train(made, remote, config, Story(0, lambda: None), place)
     assert 15 in reached, "keep_every holds in scratch, too"
     assert max(kept_in(folder)) > 20 > max(pushed(remote), default=0)
-    moved = train(made, remote, config)
+    moved = train(made, remote, config, place=place)
     assert moved.record.metrics["alerts/checkpoint"] == 1
     assert [path for path in folder.rglob("*") if path.is_file()] == []
-    monkeypatch.delenv(CHECKPOINTS_VARIABLE)
     assert contents(moved) == contents(train(made, Store(str(tmp_path / "stayed")), config))
     assert json.loads(moved.read("run.json"))["steps"] == 240

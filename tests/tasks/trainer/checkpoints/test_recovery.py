@@ -24,6 +24,7 @@ from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.recovery import FOLDER, Recovery
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.logs import METRICS, SKIPPED
+from tasks.trainer.place import TrainPlace
 from tests.corpora import Made
 from tests.s3_server import S3Server
 from tests.tasks.trainer.gangs import contents, ended, pod, recipe_of, store_with
@@ -45,8 +46,8 @@ def pushed(store: Store) -> list[int]:
     return [int(path[-13:-5]) for path in store.list(RESUME) if path.count("/") == RESUME.count("/") + 1]
 
 
-def output_in(store: Store, fingerprint: str = "a run") -> Output:
-    return Output(store, ADDRESS, fingerprint)
+def output_in(store: Store, fingerprint: str = "a run", place: TrainPlace | None = None) -> Output:
+    return Output(store, ADDRESS, fingerprint, place=place)
 
 
 def grown(run: Path, step: int) -> Path:
@@ -219,8 +220,10 @@ class Lost(BaseException):
     """The machine is lost."""
 
 
-def train(made: Made, store: Store, config: TrainConfig, fate: Fate | None = None) -> Artifact:
-    output = output_in(store)
+def train(
+    made: Made, store: Store, config: TrainConfig, fate: Fate | None = None, place: TrainPlace | None = None
+) -> Artifact:
+    output = output_in(store, place=place)
     if fate:
         output.listen(fate)
     with open_engine() as engine:

@@ -18,6 +18,7 @@ import pytest
 
 from tasks.core.config import canonical_json
 from tasks.core.errors import InputError, RecipeError, TransientError
+from tasks.core.stage import Output
 from tasks.core.store import Store
 from tasks.formats.hooks import Hooks
 from tasks.run.runner import join_stage, run_stage
@@ -31,7 +32,7 @@ from tasks.trainer.launch.gang_agent import decisive_code
 from tasks.trainer.launch.launcher import explain, train_local, training_command
 from tasks.trainer.logs import METRICS, read_metrics, read_starts
 from tasks.trainer.loop import Trainer
-from tasks.trainer.place import Layout, PreemptionNotice, checkpoints_here, layout_here, preemption_here
+from tasks.trainer.place import Layout, PreemptionNotice, TrainPlace, preemption_here
 from tests.corpora import Made
 from tests.s3_server import S3Server
 from tests.tasks.trainer.gangs import contents, ended, free_port, gang, pod, recipe_of, store_with, trained_in
@@ -197,14 +198,12 @@ def test_a_joining_node_gets_layout_locations_and_preemption_notice_of_the_place
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
-    monkeypatch.setattr(
-        "tasks.stages.train.stage.HOOKS",
-        Hooks(
-            join=lambda _, inputs, output: seen.append(
-                (layout_here(), checkpoints_here().keep_every, preemption_here())
-            )
-        ),
-    )
+
+    def join(config: object, inputs: object, output: Output) -> None:
+        place = TrainPlace.of(output.place)
+        seen.append((place.layout, place.checkpoints.keep_every, preemption_here()))
+
+    monkeypatch.setattr("tasks.stages.train.stage.HOOKS", Hooks(join=join))
     place = {"layout": {"shard": 2}, "checkpoints.keep_every": 50, "preemption": {"provider": "aws"}}
     changes = {f"place.train.{name}": value for name, value in place.items()}
     join_stage(recipe_of(store, CONFIG).override(changes), "train")
