@@ -183,8 +183,8 @@ def external(config: CrawlConfig) -> dict[str, list[str]]:
 def _attach(connection: duckdb.DuckDBPyConnection, inputs: Inputs, number: int) -> None:
     """Creates views of the inputs; empty ones in the first cycle."""
     previous = inputs.get("previous")
-    duck.view_previous(connection, previous)
     for name, file, schema in (
+        ("previous", crawldb.URLS_FILE, crawldb.URLS),
         ("hosts", crawldb.HOSTS_FILE, crawldb.HOSTS),
         ("robots", crawldb.ROBOTS_FILE, crawldb.ROBOTS),
     ):
