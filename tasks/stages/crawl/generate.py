@@ -225,7 +225,7 @@ def _choose(
 def attach_due_times(connection: duckdb.DuckDBPyConnection, policy: Policy, now: datetime) -> None:
     """Creates the view `timed`: `previous` with the due times changed by the hosts file.
 
-    Its column `asked` tells whether the file lists a row to be fetched again.
+    Its column `asked` is true for rows that the file lists to be fetched again.
 
     Args:
         connection: has the views `previous` of URLs (crawldb.URLS) and `seeds` (inject.SEEDS).
