@@ -43,7 +43,7 @@ MOST_ASKED = 4_000
 """Characters of a question in an address."""
 
 _TARGET = re.compile(r"[a-z]+://\S+|(?:domain|step|tuned):\S+|[0-9a-f]{32}")
-"""What a trace is asked of; any other text is explained."""
+"""What is traced; any other text is explained."""
 
 _DOCUMENTS = ("fate", "document", "url", "source", "#tokens", "steps, or reasons", "first seen by")
 _READ = ("source", "#sequence", "#epoch", "document", "tokens", "text")

@@ -267,7 +267,7 @@ def _rules(databases: Sequence[Artifact]) -> dict[str, tuple[str, bytes, dict[st
     if not entries or sum(entry.rows or 0 for entry in entries) > MOST_RULES:
         return None
     rows = [row for one in databases for row in one.table(ROBOTS_FILE).to_pylist()]
-    return {row["host"]: (row["status"], row["body"], dict(row.get("files") or ())) for row in rows}
+    return {row["host"]: (row["status"], row["body"], dict(row["files"])) for row in rows}
 
 
 def _robots(host: str, rules: Mapping[str, Any] | None, earlier: Mapping[str, Any] | None) -> object:

@@ -215,8 +215,7 @@ def one_takedown(recipe: Recipe, version: str, at: Address) -> str:
         report=report,
         record=link("its artifact", f"{ROOT}/artifact/{address}"),
         state=_state(made, report, standing),
-        # Reports of earlier versions do not have them.
-        unmatched=[[one["kind"], one["value"], ", ".join(one["nearest"])] for one in report.get("unmatched", [])],
+        unmatched=[[one["kind"], one["value"], ", ".join(one["nearest"])] for one in report["unmatched"]],
         values=[
             [one["kind"], one["value"], badge("in force") if one["value"] in now else badge("lifted", "pale"),
              one["reason"], artifact_link(one["origin"]) if "@" in one["origin"] else one["origin"]]
@@ -363,7 +362,7 @@ def _state(made: Artifact, report: Mapping[str, Any], standing: Standing) -> Mar
         state = badge("honored", "good")
     if new and 0 < now < new:
         state += Markup("; {:,} of {:,} values lifted").format(new - now, new)
-    if missing := len(report.get("unmatched", [])):
+    if missing := len(report["unmatched"]):
         state += Markup("; ") + badge(f"no record matches {missing:,}", "bad")
     models = [entry["artifact"] for entry in report["artifacts"] if entry["kind"] in MODELS and entry["documents"]]
     if models and now:

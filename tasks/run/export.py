@@ -32,7 +32,7 @@ from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.core.terminal import Progress
 from tasks.formats.documents.tombstones import Tombstones, in_force
-from tasks.formats.tokens.exposure import IMPORT, origin_of, source_files, tokenizer_of, unrecorded
+from tasks.formats.tokens.exposure import IMPORT, origin_of, source_files, tokenizer_of
 from tasks.formats.tokens.index import DocumentIndex
 from tasks.formats.tokens.marks import withheld_rows
 from tasks.formats.tokens.readings import TUNED, is_tuned
@@ -400,11 +400,8 @@ def _trained_model(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> Model
     checkpoint = artifacts["checkpoint"]
     model_json, dtypes = json.loads(checkpoint.read("model.json")), _dtypes_before_import(checkpoint)
     model_json["dtype"] = TORCH_NAMES[dtypes.get("embedding.weight", "F32")]
-    source = source_files(checkpoint)
-    if unrecorded(checkpoint) and not source:
-        cause = f"{checkpoint.address} was imported by an earlier version of Sluice, which kept less of its source"
-        raise InputError(cause, "import the model again, as another version")
-    files = small_files(model_json, artifacts["tokenizer"].read("tokenizer.json").decode(), source=source)
+    tokenizer = artifacts["tokenizer"].read("tokenizer.json").decode()
+    files = small_files(model_json, tokenizer, source=source_files(checkpoint))
     files[CARD] = card(artifacts, takedowns).encode()
     open_weights = partial(checkpoint.open, weights_file(checkpoint))
     return ModelExport(checkpoint, files, open_weights, dtypes=dtypes)

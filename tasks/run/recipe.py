@@ -173,7 +173,7 @@ class Recipe(_Sections):
                 yield f"cycle: a month has only what is new: set {field} = true"
 
     def _without_schedule(self) -> Iterator[str]:
-        """Yields the time zones of schedules that there are not; `[cycle]` also names months by its zone."""
+        """Yields time zones without a schedule; that of `[cycle]` also names its months."""
         removal = self.place.retention
         zones = {"timezone": (self.timezone, self.schedule)}
         zones |= {"place.retention.timezone": (removal.timezone, removal.schedule)} if removal else {}

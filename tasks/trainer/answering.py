@@ -26,7 +26,7 @@ from tasks.core.store import Store
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 
 MOST_WEIGHTS = 512 * 2**20
-"""Maximum size of the weights of a model that is asked, in bytes: 134 M parameters in fp32."""
+"""Maximum size of the weights of a model that answers, in bytes: 134 M parameters in fp32."""
 MOST_TOKENS = 256
 """Maximum number of tokens of a continuation."""
 MOST_SEQUENCES = 32

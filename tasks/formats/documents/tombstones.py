@@ -120,7 +120,7 @@ def read(folders: Sequence[ArtifactFolder]) -> list[Tombstone]:
 def read_all(folders: Sequence[ArtifactFolder]) -> list[Tombstone]:
     """Like `read`, with one tombstone per kind, value and takedown that introduced it."""
     lifted = {(lift.kind, lift.value, lift.takedown) for lift in read_lifted(folders)}
-    stones = {Tombstone(**_identified(row)) for folder in folders for row in folder.table(FILE).to_pylist()}
+    stones = {Tombstone(**row) for folder in folders for row in folder.table(FILE).to_pylist()}
     return sorted(stone for stone in stones if (stone.kind, stone.value, stone.takedown) not in lifted)
 
 
@@ -128,13 +128,7 @@ def read_lifted(folders: Sequence[ArtifactFolder]) -> list[Lift]:
     """Returns all lifts of takedowns, sorted."""
     folders_with_lifts = (folder for folder in folders if folder.store.exists(f"{folder.path}/{LIFTED_FILE}"))
     rows = (row for folder in folders_with_lifts for row in folder.table(LIFTED_FILE).to_pylist())
-    return sorted({Lift(**_identified(row)) for row in rows})
-
-
-def _identified(row: dict[str, str]) -> dict[str, str]:
-    """Returns a row with the identity of its URL; earlier versions of the takedown stored other spellings."""
-    is_page = row["kind"] == URL and not row["value"].startswith(_FILE_SCHEME)
-    return {**row, "value": identity(row["value"])} if is_page else row
+    return sorted({Lift(**row) for row in rows})
 
 
 def in_force(store: Store, recipe: str) -> list[Artifact]:

@@ -146,8 +146,7 @@ class DocumentIndex:
     def by_url(self, url: str) -> list[IndexEntry]:
         """Returns the documents captured from the page at a URL in any spelling (`page_term`), sorted by id."""
         term = page_term(url)
-        # Indexes of earlier versions have the URLs themselves.
-        places = sorted({place for value in {term, url} for place in self._keys.find(URL, value)[1]})
+        _, places = self._keys.find(URL, term)
         return sorted(entry for entry in self._entries(places) if page_term(entry.url) == term)
 
     def by_uid(self, uid: bytes) -> IndexEntry | None:

@@ -70,17 +70,17 @@ def read_head(reader: Any) -> tuple[HttpHead | None, int]:
 
 
 def _parse(lines: list[bytes]) -> HttpHead:
-    fields: list[tuple[str, str]] = []
+    fields: list[tuple[str, list[str]]] = []
     for line in lines[1:]:
         text = line.decode("latin-1")
         if text[0] in " \t":
             if fields:
-                fields[-1] = (fields[-1][0], f"{fields[-1][1]} {text.strip()}".strip())
+                fields[-1][1].append(text.strip())
             continue
         name, colon, value = text.partition(":")
         if colon:
-            fields.append((name.rstrip(), value.strip()))
-    return HttpHead(_status(lines[0]), tuple(fields))
+            fields.append((name.rstrip(), [value.strip()]))
+    return HttpHead(_status(lines[0]), tuple((name, " ".join(filter(None, values))) for name, values in fields))
 
 
 def _status(line: bytes) -> int | None:

@@ -16,7 +16,8 @@ RSL_TYPE = "application/rsl+xml"
 
 _MAX_LINKS = 100
 # Possessive repetitions: hostile input takes linear time.
-_TARGET = re.compile(rf"[\s,]*+<([^<>]{{1,{MAX_CRAWLED_URL}}}+)>")
+_SEPARATORS = re.compile(r"[\s,]*+")
+_TARGET = re.compile(rf"<([^<>]{{1,{MAX_CRAWLED_URL}}}+)>")
 _PARAMETER = re.compile(r'\s*+;\s*+([^\s=;,]*+)\s*+(?:=\s*+(?:"((?:[^"\\]|\\.)*+)(?:"|\\?$)|([^;,]*+)))?+', re.S)
 _ESCAPED = re.compile(r"\\(.)", re.S)
 
@@ -62,10 +63,11 @@ def links_of(values: Iterable[str], url: str) -> Iterator[HeaderLink]:
 def _links(header: str) -> Iterator[tuple[str, dict[str, str]]]:
     """Yields (target, parameters by name in lower case) of a header."""
     position = 0
-    while position < len(header):
+    while (gap := _SEPARATORS.match(header, position)) and gap.end() < len(header):
+        position = gap.end()
         match = _TARGET.match(header, position)
         if match is None:
-            comma = header.find(",", position + 1)
+            comma = header.find(",", position)
             position = comma if comma >= 0 else len(header)
             continue
         position = match.end()

@@ -97,6 +97,7 @@ class _Writer:
         self.parser = parser = expat.ParserCreate("utf-8", _SEPARATOR)
         parser.buffer_text = True
         parser.ordered_attributes = True
+        parser.specified_attributes = True  # a document type may declare long ones for every element
         parser.StartElementHandler = self._start
         parser.EndElementHandler = self._end
         parser.CharacterDataHandler = self._text

@@ -252,8 +252,7 @@ class LineageReader:
         paths = artifact.files(folder)
         if artifact.files(f"{PART_KEYS_FOLDER}/"):
             index = KeyIndex(artifact)
-            # Indexes of earlier versions have the URLs themselves.
-            terms = {*values, *map(page_term, values)} if column == URL else values
+            terms = {*map(page_term, values)} if column == URL else values
             parts = {index.parts[part] for term in terms for part, _ in index.find(column, term)[1]}
             paths = [path for path in paths if path.removeprefix(folder).removesuffix(".parquet") in parts]
 

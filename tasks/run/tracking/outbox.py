@@ -72,8 +72,8 @@ def forget_refused(store: Store) -> int:
 def send_messages(store: Store, *, again: bool = False) -> Delivery:
     """Sends all messages in the outbox, and with `again` those that were set aside.
 
-    A message that is not sent stays, or is set aside, and those behind it are sent. A server that does not respond is
-    not asked again.
+    A message that is not sent stays, or is set aside, and those behind it are sent. A server that does not respond gets
+    no further message of this call.
 
     Raises:
         StoreError: the store denies access. Errors of MLflow are in the result.

@@ -187,8 +187,8 @@ HOOKS = Hooks(external=external)
 def _attach(connection: duckdb.DuckDBPyConnection, inputs: Inputs, number: int) -> None:
     """Creates views of the inputs; empty ones in the first cycle."""
     previous = inputs.get("previous")
-    duck.view_previous(connection, previous)
     for name, file, schema in (
+        ("previous", crawldb.URLS_FILE, crawldb.URLS),
         ("hosts", crawldb.HOSTS_FILE, crawldb.HOSTS),
         ("robots", crawldb.ROBOTS_FILE, crawldb.ROBOTS),
     ):
@@ -229,7 +229,7 @@ def _choose(
 def attach_due_times(connection: duckdb.DuckDBPyConnection, policy: Policy, now: datetime) -> None:
     """Creates the view `timed`: `previous` with the due times changed by the hosts file.
 
-    Its column `asked` tells whether the file lists a row to be fetched again.
+    Its column `asked` is true for rows that the file lists to be fetched again.
 
     Args:
         connection: has the views `previous` of URLs (crawldb.URLS) and `seeds` (inject.SEEDS).

@@ -74,11 +74,9 @@ SELECT key FROM previous JOIN (
 ) USING (key) ANTI JOIN log USING (key) WHERE lastmod > last_fetch AND fails = 0
 """
 
-# The empty row adds columns that old crawl DBs do not have.
 _TRIED_AND_NEW = """
   SELECT * FROM previous SEMI JOIN log USING (key)
   UNION ALL BY NAME SELECT key, url, depth, seen AS first_seen FROM new
-  UNION ALL BY NAME SELECT CAST(NULL AS VARCHAR) AS terms, CAST(NULL AS VARCHAR) AS redirect WHERE false
 """
 
 
@@ -199,15 +197,12 @@ ORDER BY n.host
     no_errors=_sql_list(("redirect", "robots_denied", fetchlog.NO_SITEMAP)),
 )
 
-# A robots.txt from the previous cycle is in both tables, and further files of its site may have been added since. The
-# empty row adds a column that old crawl DBs do not have.
+# A robots.txt from the previous cycle is in both tables, and further files of its site may have been added since.
 ROBOTS = """
 SELECT origin, host, status, body, crawl_delay_s, fetched_at, files FROM (
   SELECT * FROM previous_robots UNION ALL BY NAME SELECT * FROM seen_robots
-  UNION ALL BY NAME SELECT CAST(NULL AS MAP(VARCHAR, BLOB)) AS files WHERE false
-) QUALIFY row_number() OVER (
-  PARTITION BY origin ORDER BY fetched_at DESC, coalesce(cardinality(files), 0) DESC
-) = 1 ORDER BY origin
+) QUALIFY row_number() OVER (PARTITION BY origin ORDER BY fetched_at DESC, cardinality(files) DESC) = 1
+ORDER BY origin
 """
 
 EDGES = """
@@ -243,7 +238,7 @@ def _segment_of(segments: Sequence[Artifact], member: str) -> Artifact:
 def _attach_urls(connection: duckdb.DuckDBPyConnection, config: CrawlConfig, inputs: Inputs, member: str) -> None:
     previous, segments, rendered = inputs.get("previous"), inputs.many("segments"), inputs.many("rendered")
     own = _segment_of(segments, member)
-    duck.view_previous(connection, previous)
+    duck.view(connection, "previous", [(previous, crawldb.URLS_FILE)] if previous else [], crawldb.URLS)
     duck.view(connection, "log", [(own, path) for path in own.files(LOG)], FETCH_LOG)
     duck.view(connection, "listed", [(inputs["fetchlist"], fetchlist.URLS_FILE)])
     duck.view(connection, "seeds", [(inputs["seeds"], file_of(number_of(member)))])
@@ -330,12 +325,12 @@ def _write_hosts(connection: duckdb.DuckDBPyConnection, part: Part) -> None:
 
 
 def _write_known(connection: duckdb.DuckDBPyConnection, part: Part, previous: Artifact | None) -> None:
-    """Adds the new keys to the previous filter; creates a filter of all keys if that one is full, or of old keys."""
+    """Adds the new keys to the previous filter; creates a larger filter if that one is full."""
     (before,) = connection.execute("SELECT count(*) FROM previous").fetchall()[0]
     (new,) = connection.execute("SELECT count(*) FROM new").fetchall()[0]
     known = KnownUrls.from_bytes(previous.read(crawldb.KNOWN_FILE)) if previous else KnownUrls(2 * new)
     query = "SELECT key FROM new"
-    if before + new > known.capacity or (previous and crawldb.has_old_keys(previous)):
+    if before + new > known.capacity:
         known = KnownUrls(2 * (before + new))
         query = "SELECT key FROM previous UNION ALL SELECT key FROM new"
     for keys in duck.keys(connection, query):

@@ -325,7 +325,6 @@ class Visitor:
             return ()
         self._visited_sites.add(origin)
         named = self._rules.sitemaps(url)
-        self._reader.expect_sitemaps(named)
         guess = origin + _GUESSED[0]
         return tuple(map(link, named or ((guess,) if self._is_guess(guess) else ())))
 

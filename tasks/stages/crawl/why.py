@@ -270,7 +270,7 @@ class FactReader:
             return None
         body = bytes(row["body"] or b"")
         robots = Robots(body, config.user_agent)
-        rules = rules_from(origin, robots, dict(row.get("files") or ()))
+        rules = rules_from(origin, robots, dict(row["files"]))
         tdm, licensing = rules.reservations, rules.licensing(url, site_licenses(origin, robots))
         return {
             "origin": origin,

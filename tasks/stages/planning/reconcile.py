@@ -17,7 +17,7 @@ VERSION = 1
 
 
 def run(config: PlanConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Writes the comparison; its table is empty for a run without timings, such as one of an earlier version."""
+    """Writes the comparison; its table is empty for a run without timings."""
     planned = json.loads(inputs["estimate"].read("estimate.json"))
     record = inputs["checkpoint"].record
     real = RunPerformance.of(record.metrics)

@@ -100,7 +100,7 @@ class SourceIdentity:
 
 
 def identify(source: str) -> SourceIdentity:
-    """Returns what a source is now. A model of the hub with a commit needs no request; other sources are asked.
+    """Returns what a source is now. A model of the hub with a commit needs no request; other sources do.
 
     Raises:
         InputError: the source lacks a file, or is not a source.

@@ -197,10 +197,10 @@ def parse_page(
         tdm=_tdm(elements.metas),
         terms=(
             *_terms(elements.metas, agent),
-            *(("license", resolve_href(href, base, encoding) or href) for href, _ in elements.licences),
+            *(("license", resolve_href(href, base, encoding) or href) for href, _ in elements.licenses),
         ),
         licenses=distinct(
-            to for href, kind in elements.licences if kind == RSL_TYPE and (to := resolve_href(href, base, encoding))
+            to for href, kind in elements.licenses if kind == RSL_TYPE and (to := resolve_href(href, base, encoding))
         ),
     )
 
@@ -292,7 +292,7 @@ class _PageElements:
         self.refreshes: list[str] = []
         self.canonicals: list[str] = []
         self.feeds: list[str] = []
-        self.licences: list[tuple[str, str]] = []
+        self.licenses: list[tuple[str, str]] = []
         self._text_chars = 0
         for node in tree.css(_selector(tags)):
             tag = node.tag or ""
@@ -334,7 +334,7 @@ class _PageElements:
         if "canonical" in relations:
             self.canonicals.append(_value(attributes, "href"))
         if "license" in relations:
-            self.licences.append((_value(attributes, "href"), _lower(attributes, "type").partition(";")[0].strip()))
+            self.licenses.append((_value(attributes, "href"), _lower(attributes, "type").partition(";")[0].strip()))
         if "alternate" in relations and _lower(attributes, "type") in _FEED_TYPES:
             self.feeds.append(_value(attributes, "href"))
 

@@ -13,6 +13,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import NamedTuple
 
 from tasks.formats.warc.record import PAGE_STATUSES
@@ -21,7 +22,7 @@ from tasks.formats.web.domain import Link, link, owner_of
 from tasks.formats.web.media_type import HTML_TYPES, XHTML, MediaType, listing_of, media_type
 from tasks.formats.web.robots_tag import Directives, directives
 from tasks.formats.web.scope import Scope
-from tasks.formats.web.url import authority, identity
+from tasks.formats.web.url import authority, key, origin_of
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.hosts.rules import AI_OPTOUT, Licensing, Ruling
 from tasks.stages.crawl.http.client import Response
@@ -52,6 +53,8 @@ _PACKED = ("application/gzip", "application/x-gzip")
 _LIKE_SITEMAP = re.compile(r"/[^/?]*(?:\.xml(?:\.gz)?|sitemap[^/?]*\.gz)(?:\?|$)", re.I)
 
 _HEAD = 4096
+MOST_NAMED = 500_000
+"""Sitemaps whose names are kept, at about 100 bytes each; one index may name 50,000."""
 
 # Tolerance for clock differences and dates without a time zone; dates further in the future are ignored.
 _FUTURE_TOLERANCE = timedelta(days=1)
@@ -175,18 +178,15 @@ class Reader:
         self._sitemaps = sitemaps
         self._compare = compare
         self._licensing = licensing
-        # Sitemaps that other origins or an index have named.
-        self._named: set[str] = set()
+        # Keys of the sitemaps that robots.txt files and indexes have named, and the origins of these robots.txt files.
+        self._named: set[bytes] = set()
+        self._origins: set[str] = set()
         self._list_slot = asyncio.Semaphore(1)
         self._accepted_types = {"", *config.mime_types}
         if config.feeds:
             self._accepted_types.update(_FEEDS, _XML)
         if config.sitemaps:
             self._accepted_types.update(_XML, _PACKED)
-
-    def expect_sitemaps(self, urls: Iterable[str]) -> None:
-        """Records URLs whose bodies are sitemaps, whatever their media type is."""
-        self._named.update(map(identity, urls))
 
     def body_limit(self, url: str, status: int, headers: Headers) -> int:
         """Returns the maximum number of bytes to read of a body with this status and these headers; 0 for none."""
@@ -201,8 +201,18 @@ class Reader:
         return max(limit, MAX_BYTES) if is_list or is_named else limit
 
     def _is_named(self, url: str) -> bool:
-        named = identity(url)
-        return self._config.sitemaps and (named in self._named or named in map(identity, self._sitemaps(url)))
+        """Returns whether a robots.txt or an index names a URL as a sitemap, whatever its media type is."""
+        if not self._config.sitemaps:
+            return False
+        if (origin := origin_of(url)) not in self._origins:
+            self._origins.add(origin)
+            self._expect_sitemaps(self._sitemaps(url))
+        return key(url) in self._named
+
+    def _expect_sitemaps(self, urls: Iterable[str]) -> None:
+        """Records URLs whose bodies are sitemaps, up to a limit; others are known by their content."""
+        for url in islice(urls, MOST_NAMED - len(self._named)):
+            self._named.add(key(url))
 
     async def read(self, url: str, response: Response, mime: str, ruling: Ruling) -> ReadResult:
         """Classifies and parses a body; `ruling` is what the files of its site say."""
@@ -270,7 +280,7 @@ class Reader:
             if sitemap.left_out:
                 log.warning("%d entries of the sitemap %s are used: %s", len(sitemap.entries), url, sitemap.left_out)
             if sitemap.kind == "index":
-                self.expect_sitemaps(entry.url for entry in sitemap.entries)
+                self._expect_sitemaps(entry.url for entry in sitemap.entries)
             return self._sitemap_result(sitemap.entries, url)
         return None
 

@@ -19,8 +19,6 @@ import numpy as np
 import pyarrow as pa
 from rbloom import Bloom
 
-from tasks.core.artifact import Artifact
-
 URLS_FILE = "urls.parquet"
 HOSTS_FILE = "hosts.parquet"
 ROBOTS_FILE = "robots.parquet"
@@ -105,7 +103,7 @@ ROBOTS = pa.schema(
         pa.field("body", pa.binary()),
         pa.field("crawl_delay_s", pa.float64()),
         pa.field("fetched_at", _TIME),
-        pa.field("files", pa.map_(pa.string(), pa.binary())),  # `HostRobots.files`; null in older crawl DBs
+        pa.field("files", pa.map_(pa.string(), pa.binary())),  # `HostRobots.files`
     ]
 )
 
@@ -115,13 +113,6 @@ _ERROR = 1e-4
 _SMALLEST = 100_000
 _LENGTH = 8
 _CRAWLDB, _COMPLETE = "crawldb", "warc"
-_IDENTITIES = 5
-"""The first version of the stage update whose keys are those of identities."""
-
-
-def has_old_keys(generation: Artifact) -> bool:
-    """Returns whether a generation is of an earlier version, whose keys depend on the spelling of a URL."""
-    return generation.record.stage_version < _IDENTITIES
 
 
 class KnownUrls:

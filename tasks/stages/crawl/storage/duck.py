@@ -16,8 +16,6 @@ import pyarrow.parquet as pq
 
 from tasks.core.artifact import Artifact
 from tasks.core.stage import Part
-from tasks.formats.web.url import WITHOUT_ESCAPES, key
-from tasks.stages.crawl.storage import crawldb
 
 _MEMORY = "1200MB"
 _ROWS = 1 << 17
@@ -26,19 +24,6 @@ _WORDS = (
     *("host", "domain", "source", "target", "status", "reason", "kind"),
     *("warc_path", "canonical", "redirect", "takedown", "last_modified", "terms"),
 )
-
-# Of several spellings of a page, its row is the one with the newest capture.
-_REKEYED = """
-CREATE VIEW previous AS
-SELECT s.* REPLACE (coalesce(CAST(r.key AS UUID), s.key) AS key) FROM stored s LEFT JOIN rekeyed r USING (url)
-WHERE s.url NOT IN (
-  SELECT url FROM (
-    SELECT url, captured_at, CAST(key AS UUID) AS key FROM rekeyed
-    UNION ALL SELECT url, captured_at, key FROM stored
-      WHERE key IN (SELECT CAST(key AS UUID) FROM rekeyed) AND url NOT IN (SELECT url FROM rekeyed)
-  ) QUALIFY row_number() OVER (PARTITION BY key ORDER BY captured_at DESC NULLS LAST, url) > 1
-)
-"""
 
 Row = dict[str, Any]
 
@@ -82,20 +67,6 @@ def view(
         connection.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet([{', '.join(paths)}])")
     elif schema is not None:
         connection.register(name, schema.empty_table())
-
-
-def view_previous(connection: duckdb.DuckDBPyConnection, generation: Artifact | None) -> None:
-    """Creates the view `previous` of the URLs of a generation (`crawldb.URLS`), with the keys of this version."""
-    files = [(generation, crawldb.URLS_FILE)] if generation else []
-    if generation is None or not crawldb.has_old_keys(generation):
-        view(connection, "previous", files, crawldb.URLS)
-        return
-    view(connection, "stored", files)
-    plain = f"regexp_full_match(url, {quoted(WITHOUT_ESCAPES.pattern)})"
-    table = connection.sql(f"SELECT url, captured_at FROM stored WHERE NOT {plain}").to_arrow_table()
-    rekeyed = pa.array([key(url).hex() for url in table.column("url").to_pylist()], pa.string())
-    connection.register("rekeyed", table.append_column("key", rekeyed))
-    connection.execute(_REKEYED)
 
 
 def write(

@@ -296,7 +296,7 @@ def clock_of(row: Mapping[str, Any]) -> HostClock:
 def rules_of(table: pa.Table) -> list[HostRobots]:
     """Returns the rows of a table of rules (crawldb.ROBOTS)."""
     rows = table.drop_columns(["host"]).to_pylist()
-    return [HostRobots(**{**row, "files": dict(row.get("files") or ())}) for row in rows]
+    return [HostRobots(**{**row, "files": dict(row["files"])}) for row in rows]
 
 
 def write_hosts(part: Part, clocks: Iterable[HostClock], rules: Iterable[HostRobots], traps: Mapping[str, int]) -> None:

@@ -9,6 +9,7 @@ import itertools
 import json
 import random
 import re
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -354,6 +355,14 @@ def test_a_response_with_a_megabyte_of_headers_is_read() -> None:
     (found,) = read(record(body=b"body", http=head))
     assert isinstance(found, Record)
     assert (len(found.http or ()), found.payload) == (900, b"body")
+
+
+def test_a_header_folded_over_many_lines_is_read_in_linear_time() -> None:
+    begun = time.process_time()
+    (found,) = read(record(body=b"body", http="X: " + "a" * 500_000 + "\n" + " b\n" * 150_000))
+    assert isinstance(found, Record)
+    assert [(name, len(value)) for name, value in found.http or ()] == [("X", 800_000)]
+    assert time.process_time() - begun < 1  # quadratic time takes over two seconds
 
 
 def test_a_response_with_endless_headers_is_a_record_without_http() -> None:

@@ -1,5 +1,7 @@
 """The HTTP header Link, by the grammar and appendix B of RFC 8288."""
 
+import time
+
 import pytest
 
 from tasks.formats.web.link_header import links_of
@@ -42,6 +44,13 @@ URL = "http://h/d/page?q"
 )
 def test_links_about_the_page_are_found(header, found):
     assert [" ".join([*sorted(one.relations), str(one.url)]) for one in links_of([header], URL)] == found
+
+
+@pytest.mark.parametrize("gap", [",", " ", ", ", "<,", "<a>;", "<a>;x=\\"])
+def test_a_hostile_header_is_read_in_linear_time(gap):
+    begun = time.process_time()
+    list(links_of([gap * (200_000 // len(gap)) + "x"], URL))
+    assert time.process_time() - begun < 10  # quadratic time would take minutes
 
 
 def test_several_headers_are_read_in_their_order_up_to_a_limit():

@@ -80,6 +80,12 @@ def test_an_external_document_type_is_not_fetched():
     assert page == "<!DOCTYPE html><html><body>\xa0&amp;own;</body></html>".encode()
 
 
+def test_attributes_that_a_document_type_declares_for_all_elements_are_left_out():
+    kind = b'<!DOCTYPE html [<!ATTLIST p title CDATA "%s">]>' % (b"x" * 1000)
+    page = html_of_xhtml(kind + b"<html><body>" + b"<p class='a'/>" * 1000 + b"</body></html>")
+    assert page == b"<!DOCTYPE html><html><body>" + b'<p class="a"></p>' * 1000 + b"</body></html>"
+
+
 def test_a_hostile_page_takes_little_time():
     begun = time.process_time()
     html_of_xhtml(b"<html>" + b"<b>" * 300_000 + b"</b>" * 300_000 + b"</html>")

@@ -53,6 +53,37 @@ def links(one: Response, **settings) -> list[str]:
     return [found.url.removeprefix("http://h.example") for found in read(one, **settings).outlinks]
 
 
+class NamedSitemaps:
+    """A reader of sites whose robots.txt names sitemaps; counts how often they are looked up."""
+
+    def __init__(self, *named: str) -> None:
+        self.look_ups = 0
+        self._named = named
+        parser = PageParser("sluice", 1.0)
+        self._reader = Reader(CrawlConfig(), parser, Scope(["h.example"]), self._look_up, lambda *_: None, no_licenses)
+
+    def _look_up(self, url: str) -> tuple[str, ...]:
+        self.look_ups += 1
+        return self._named
+
+    def is_accepted(self, url: str) -> bool:
+        """Whether a body of a type that is no page is read."""
+        return self._reader.body_limit(url, 200, (("Content-Type", "image/png"),)) > 0
+
+
+def test_sitemaps_of_robots_txt_are_looked_up_once_for_an_origin() -> None:
+    reader = NamedSitemaps("http://other.example/%7elist")
+    assert [reader.is_accepted(f"http://h.example/{n}") for n in range(3)] == [False] * 3
+    assert reader.is_accepted("http://other.example/~list")
+    assert reader.look_ups == 2
+
+
+def test_the_number_of_named_sitemaps_in_memory_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "MOST_NAMED", 2)
+    reader = NamedSitemaps(*(f"http://h.example/list{n}" for n in range(3)))
+    assert [reader.is_accepted(f"http://h.example/list{n}") for n in range(3)] == [True, True, False]
+
+
 def test_svg_and_mathml_are_read_like_html() -> None:
     page = b"""<a href=/1>x</a><svg><a xlink:href="/2">x</a><a href=/3 xlink:href=/no>x</a>
     <script xlink:href=/no></script>

@@ -240,16 +240,6 @@ def test_a_page_changed_according_to_its_sitemap_is_due_at_once_but_only_once_a_
     assert row["interval_s"] == 7 * DAY_S
 
 
-def test_a_crawl_db_from_before_terms_is_readable():
-    before = db_row().drop_columns(["terms"])
-    row = updated_row(
-        before, log_row("fetch_success", payload_digest="sha1:B", terms='{"robots.license": "https://h/l.xml"}')
-    )
-    assert row["terms"] == '{"robots.license": "https://h/l.xml"}'
-    assert updated_row(before, log_row("fetch_notmodified"))["terms"] == ""
-    assert updated_row(before)["url"] == URL
-
-
 def test_the_terms_of_a_row_are_those_of_its_capture():
     before = db_row(terms='{"header.tdm-reservation": "0"}')
     assert updated_row(before, log_row("fetch_notmodified", terms="{}"))["terms"] == before.column("terms")[0].as_py()

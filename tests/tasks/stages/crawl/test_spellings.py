@@ -1,24 +1,20 @@
 """Contract of the crawl with several spellings of a URL: one row, and one request as the linking page spells it."""
 
-import hashlib
 import uuid
 from datetime import UTC, datetime
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from aiohttp import web
 
-from tasks.core.artifact import Artifact
-from tasks.formats.web.domain import link
 from tasks.formats.web.robots_tag import directives
 from tasks.formats.web.url import key
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.page.links import parse_page
 from tasks.stages.crawl.page.sitemap import read_feed, read_sitemap
 from tasks.stages.crawl.policy import HostsFile, Policy
-from tasks.stages.crawl.storage import crawldb, duck
+from tasks.stages.crawl.storage import crawldb
 from tests.tasks.stages.crawl.site import Site
 
 LOWER, UPPER, TILDE, ESCAPED = "/%d9%85/", "/%D9%85/", "/~ann/", "/%7Eann/"
@@ -144,41 +140,3 @@ def test_the_hosts_file_lists_pages_again_in_any_spelling(crawl, tmp_path):
         site.requests.clear()
         crawl(config_for(site, hosts_file=str(hosts)), "c2", first)
         assert sorted(requested(site)) == sorted([LOWER, f"{ESCAPED}b%7e"])
-
-
-def old_key(url):
-    return hashlib.blake2b(url.encode(), digest_size=16).digest()
-
-
-def test_a_crawl_db_of_an_earlier_version_gets_the_keys_of_identities(crawl):
-    pages = {
-        "/": f"<a href='{LOWER}'>a</a> <a href='{TILDE}'>b</a> <a href=/c>c</a>",
-        LOWER: "a",
-        TILDE: "b",
-        "/c": "c",
-    }
-    with Site(pages) as site:
-        first = crawl(config_for(site), "c1")
-        (generation,) = first.crawldb
-        rows = generation.table(crawldb.URLS_FILE).to_pylist()
-        by_path = {row["url"].removeprefix(site.url("")): row for row in rows}
-        for row in rows:
-            row["key"] = uuid.UUID(bytes=old_key(row["url"]))
-        never = dict.fromkeys(("captured_at", "last_fetch"))
-        other = [{**by_path[path], **never, "url": site.url(to), "key": uuid.UUID(bytes=old_key(site.url(to)))}
-                 for path, to in ((LOWER, UPPER), (TILDE, ESCAPED))]  # fmt: skip
-        write_rows(generation, [*rows, *other])
-        record = generation.record.model_copy(update={"stage_version": 4})
-        old = Artifact(generation.store, generation.address, record)
-        with duckdb.connect() as connection:
-            duck.view_previous(connection, old)
-            found = connection.execute("SELECT url, key FROM previous").fetchall()
-        assert sorted(url for url, _ in found) == sorted(map(site.url, pages))
-        assert all(row_key.bytes == link(url).key for url, row_key in found)
-        # A whole cycle: no row of a page is doubled, and the filter of known URLs has the new keys.
-        first.crawldb = [old]
-        site.requests.clear()
-        second = crawl(config_for(site), "c2", first)
-        assert set(second.urls()) == set(map(site.url, pages))
-        known = crawldb.KnownUrls.from_bytes(second.crawldb[0].read(crawldb.KNOWN_FILE))
-        assert all(link(url).key in known for url in second.urls())

@@ -327,17 +327,3 @@ def test_an_unchanged_page_with_new_opt_out_headers_is_taken_down(crawl):
             url = site.url(f"/{name}")
             assert (before[url]["takedown"], log.log()[url]["reason"]) == ("", reason)
             assert log.urls()[url]["takedown"] == reason
-
-
-def test_a_crawl_db_from_before_the_file_was_supported_is_usable(crawl):
-    with site_with(CLOSED) as site:
-        first = due(crawl(config_for(site), "c1"))
-        for artifact in first.crawldb:
-            table = artifact.table(crawldb.ROBOTS_FILE).drop_columns(["files"])
-            with artifact.store.write(f"{artifact.address.path}/{crawldb.ROBOTS_FILE}") as out:
-                pq.write_table(table, out)
-        site.requests.clear()
-        second = crawl(config_for(site), "c2", first)
-        assert site.paths()[0] == TDMREP
-        assert [row.files[row.origin + TDMREP] for row in held(second)] == [json.dumps(CLOSED).encode()]
-        assert second.crawldb[0].table(crawldb.ROBOTS_FILE).schema.names == crawldb.ROBOTS.names
