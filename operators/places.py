@@ -25,6 +25,6 @@ def training_operator(recipe: Recipe, *, gang: bool = True) -> "type[StageOperat
     from operators.kubernetes_stage import GpuPodOperator, JobSetOperator, TrainJobOperator
 
     place = recipe.place.kubernetes
-    if not gang or place is None or place.nodes == 1:
+    if not gang or place is None or place.nodes <= 1:
         return GpuPodOperator
     return TrainJobOperator if place.gang == "trainjob" else JobSetOperator

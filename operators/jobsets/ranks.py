@@ -88,20 +88,18 @@ class RankHistory:
 
 def rank_of(pod: Object) -> int:
     """Returns the rank (node) of a gang's pod."""
-    labels = {**(pod["metadata"].get("labels") or {}), **(pod["metadata"].get("annotations") or {})}
-    return int(labels.get(INDEX, 0))
-
-
-def _rank_or_name(pod: Object) -> str:
-    """Returns what tells the pods of a gang apart: the rank, or the name of a pod without one."""
-    labels = {**(pod["metadata"].get("labels") or {}), **(pod["metadata"].get("annotations") or {})}
-    return str(labels.get(INDEX) or pod["metadata"]["name"])
+    return int(_mark(pod, INDEX) or 0)
 
 
 def restart_of(pod: Object) -> int:
     """Returns the number of the restart that created a pod; 0 for the first start."""
-    labels = {**(pod["metadata"].get("annotations") or {}), **(pod["metadata"].get("labels") or {})}
-    return int(labels.get(RESTART, 0))
+    return int(_mark(pod, RESTART) or 0)
+
+
+def _mark(pod: Object, key: str) -> str:
+    """Returns an annotation or label of a pod that a controller has set; "" if it has neither."""
+    metadata = pod["metadata"]
+    return str((metadata.get("annotations") or {}).get(key) or (metadata.get("labels") or {}).get(key) or "")
 
 
 def nodes_of(gang: Object) -> int:
@@ -122,7 +120,10 @@ def current_pods(pods: Iterable[Object], restarts: int = 0) -> list[Object]:
     pods = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
     newest = max((restart_of(pod) for pod in pods), default=0)
     ordered = sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or ""))
-    by_rank = {_rank_or_name(pod): pod for pod in ordered if restart_of(pod) == newest >= restarts}
+    # A pod without a rank is told from the others by its name.
+    by_rank = {
+        _mark(pod, INDEX) or pod["metadata"]["name"]: pod for pod in ordered if restart_of(pod) == newest >= restarts
+    }
     return list(by_rank.values())
 
 
