@@ -76,6 +76,8 @@ _WWW = re.compile(r"^www\d*\.(?=.+\.)")
 _ADDRESS = re.compile(r"[\d.]+|\[.*\]")
 # What has several spellings: an escape, and an unreserved character.
 _SPELLED = re.compile(r"(%[0-9A-F]{2}|[0-9A-Za-z._~-])")
+# Characters that a URI has only as an escape, and browsers send as they are.
+_UNESCAPED = '"<>\\^`{|}'
 # Of a longer path the index may have sorted, removed or escaped the rest.
 _PLAIN_PATH = re.compile(r"[^?%;&=~]*")
 
@@ -243,11 +245,15 @@ def _any_spelling(path: str) -> str:
     """Returns a pattern of all spellings of a path and query that are an `identity`."""
     # The others are between those that match.
     pieces = [re.escape(piece) for piece in _SPELLED.split(path)]
-    pieces[1::2] = [
-        f"(?i:{piece})" if piece[0] == "%" else f"(?:{re.escape(piece)}|(?i:%{ord(piece):02x}))"
-        for piece in _SPELLED.findall(path)
-    ]
+    pieces[1::2] = map(_spellings, _SPELLED.findall(path))
     return "".join(pieces)
+
+
+def _spellings(piece: str) -> str:
+    """Returns a pattern of an unreserved character or an escape; many sites do not escape "|" and its like."""
+    character = chr(int(piece[1:], 16)) if piece[0] == "%" else piece
+    escape = f"(?i:%{ord(character):02x})"
+    return f"(?:{re.escape(character)}|{escape})" if piece[0] != "%" or character in _UNESCAPED else escape
 
 
 def _surt_host(host: str) -> str:

@@ -127,4 +127,6 @@ def _message(message: Message) -> Message:
     if "role" in message or "from" not in message:
         return message
     others = {name: value for name, value in message.items() if name not in ("from", "value")}
-    return {"role": _ROLES.get(message["from"], message["from"]), "content": message.get("value"), **others}
+    role = message["from"]
+    named = _ROLES.get(role, role) if isinstance(role, str) else role
+    return {"role": named, "content": message.get("value"), **others}

@@ -129,6 +129,14 @@ def test_the_captures_of_domains_and_prefixes_are_fetched_in_the_order_of_the_in
     assert urls(bench.run(**settings)) == found
 
 
+@pytest.mark.parametrize("spelled", ["a|b", "a%7Cb", "a%7cb"])
+@pytest.mark.parametrize("prefix", ["a|b", "a%7Cb"])
+def test_a_prefix_also_covers_characters_that_sites_do_not_escape(bench: Bench, prefix: str, spelled: str) -> None:
+    wanted = f"https://names.example/{spelled}/1"
+    write_crawl(bench.crawls, CRAWL, [page(wanted), page("https://names.example/a/b")])
+    assert urls(bench.run(prefixes=[f"https://names.example/{prefix}"])) == [wanted]
+
+
 def test_a_document_has_the_time_of_the_capture_and_its_trace_leads_to_the_bytes(bench: Bench) -> None:
     write_crawl(bench.crawls, CRAWL, PAGES)
     extracted = bench.run("archive extract", domains=["river.example"])

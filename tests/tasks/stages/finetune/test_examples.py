@@ -60,11 +60,12 @@ def test_a_malicious_row_is_named_and_affects_no_other(examples: Make) -> None:
     half = json.dumps({"prompt": "a \ud800", "response": "b"})  # half of a surrogate pair, as JSON's escapes can have
     named = json.dumps({**good, "id": "\udfff"})
     nested = f'{{"prompt": "a", "response": "b", "more": {"[" * 100_000}{"]" * 100_000}}}'
-    artifact = examples([good, half, named, nested, *({**good, "id": n} for n in range(3))])
-    assert artifact.record.rows_out == 4
+    roles = [{"conversations": [{"from": wrong, "value": "a"}]} for wrong in (["human"], {}, None)]
+    artifact = examples([good, half, named, nested, *roles, *({**good, "id": n} for n in range(6))])
+    assert artifact.record.rows_out == 7
     (path,) = artifact.files("quarantine/")
     assert [json.loads(line)["id"] for line in artifact.read(path).splitlines()] == [
-        f"rows.jsonl:{n}" for n in (2, 3, 4)
+        f"rows.jsonl:{n}" for n in range(2, 8)
     ]
 
 
