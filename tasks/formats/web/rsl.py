@@ -16,11 +16,13 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-
-from lxml import etree
+from typing import TYPE_CHECKING
 
 from tasks.formats.web.path_pattern import PathPattern, equivalent, path_of, split_pattern
 from tasks.formats.web.url import authority
+
+if TYPE_CHECKING:
+    from lxml import etree
 
 _TRAINING = frozenset({"all", "ai-all", "ai-train"})
 _UNPAID = frozenset({"free", "attribution"})
@@ -78,6 +80,8 @@ class RslDocument:
     """
 
     def __init__(self, body: bytes) -> None:
+        from lxml import etree  # the pages of a crawl import this module, and read no license
+
         parser = etree.XMLParser(
             resolve_entities=False, no_network=True, load_dtd=False, remove_comments=True, remove_pis=True
         )
@@ -116,7 +120,7 @@ def strictest(answers: Iterable[bool | None]) -> bool | None:
     return min(stated) if stated else None
 
 
-def _content(element: etree._Element) -> _Content:
+def _content(element: "etree._Element") -> _Content:
     url = (element.get("url") or "").strip()
     whole = _WHOLE_URL.fullmatch(url)
     host, path = (whole[1].lower(), whole[2]) if whole else (None, url)
@@ -128,7 +132,7 @@ def _content(element: etree._Element) -> _Content:
     return _Content(anchored, PathPattern.of(path), len(equivalent(path)), licenses)
 
 
-def _license(element: etree._Element, conditions: tuple[str, ...]) -> _License:
+def _license(element: "etree._Element", conditions: tuple[str, ...]) -> _License:
     permits, prohibits = [], set[str]()
     found = [*conditions, *_payments(element)]
     if next(_children(element, "reporting"), None) is not None:
@@ -146,7 +150,7 @@ def _license(element: etree._Element, conditions: tuple[str, ...]) -> _License:
     return _License(tuple(permits), frozenset(prohibits), tuple(dict.fromkeys(found)))
 
 
-def _payments(element: etree._Element) -> Iterator[str]:
+def _payments(element: "etree._Element") -> Iterator[str]:
     for child in _children(element, "payment"):
         kind = (child.get("type") or "").strip().lower()
         # Without a type the terms are those of a framework or a process that its children name.
@@ -154,7 +158,9 @@ def _payments(element: etree._Element) -> Iterator[str]:
             yield f"payment:{kind or 'custom'}"
 
 
-def _children(element: etree._Element, name: str) -> Iterator[etree._Element]:
+def _children(element: "etree._Element", name: str) -> "Iterator[etree._Element]":
     """Yields the children of an element with a name in its own namespace."""
+    from lxml import etree
+
     namespace = etree.QName(element).namespace
     yield from element.iterchildren(f"{{{namespace}}}{name}" if namespace else name)

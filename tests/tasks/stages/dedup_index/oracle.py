@@ -155,8 +155,9 @@ class Oracle:
         self.published, self.gone = published, gone
 
     def _same(self, one: Row, other: Row) -> bool:
+        """Whether two texts have the same words; of texts without words, whether they are equal."""
         split = self._of(one)[0]
-        return self.exact and bool(split) and split == self._of(other)[0]
+        return self.exact and split == self._of(other)[0] and (bool(split) or one["text"] == other["text"])
 
     def _similar(self, one: Row, other: Row) -> bool:
         left, right = self._of(one)[1], self._of(other)[1]
