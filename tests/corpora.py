@@ -17,6 +17,7 @@ from tasks.core.stage import Output, Report, part_names
 from tasks.core.store import Store
 from tasks.formats.documents.document import DOCUMENT, document_id
 from tasks.formats.documents.key_index import ID, URL, keys_of, merge, write_part_keys
+from tasks.formats.documents.tombstones import page_term
 from tasks.stages.consolidate.stage import REJECTED
 from tasks.stages.tokens import EncodeConfig, PackConfig, TokenizerConfig
 from tests.conftest import run_stage_in
@@ -83,7 +84,8 @@ def by_hand(
                 mine.sort(key=lambda row: row.get("id", row["url"]))
                 part.table(name, pa.Table.from_pylist(mine, schema=schema))
                 if (kind, name) == ("documents", "rejected"):
-                    keys = [keys_of(word, [row[word] for row in mine]) for word in (ID, URL)]
+                    pages = [page_term(row["url"]) for row in mine]
+                    keys = [keys_of(ID, [row["id"] for row in mine]), keys_of(URL, pages)]
                     write_part_keys(part, np.concatenate(keys), np.tile(np.arange(len(mine)), 2))
     if kind == "documents":
         with open_engine(workers=0) as engine:
