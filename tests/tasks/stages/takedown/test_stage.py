@@ -15,7 +15,7 @@ from tasks.core.config import Config
 from tasks.core.errors import InputError, RecipeError
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
-from tasks.formats.documents.tombstones import Tombstone, Tombstones, in_force, write
+from tasks.formats.documents.tombstones import Tombstones, in_force
 from tasks.formats.tokens.marks import covered_entries
 from tasks.run.recipe import find_recipe
 from tasks.run.trace.audit import audit
@@ -229,18 +229,6 @@ def test_one_page_in_several_spellings_is_one_value_that_any_spelling_lifts(tmp_
     assert [row["value"] for row in first.table("tombstones.parquet").to_pylist()] == ["http://a.net/%D9%85/"]
     lifted = take_down(tmp_path, "t2", first, lift="http://a.net/م/", urls="http://b.net/")
     assert Tombstones.read([lifted]).urls == {"http://b.net/"}
-
-
-def test_tombstones_of_earlier_versions_cover_and_are_lifted_in_any_spelling(tmp_path: Path) -> None:
-    stone = Tombstone("url", "http://a.net/%d9%85/", "", "", "", "form", "test/takedown@t1")
-    output = Output(Store(str(tmp_path)), ArtifactId("test/takedown", "t1"), "by-hand")
-    with output.part("tombstones", conserved=False) as part, part.file("tombstones.parquet") as file:
-        write(file, [stone])
-    old = commit(output, "by hand", 1, TakedownConfig(), [], Report())
-    covered = pa.table({"url": ["https://www.a.net/%D9%85/", "http://a.net/%D9%86/"]})
-    assert Tombstones.read([old]).mask(covered).tolist() == [True, False]
-    lifted = take_down(tmp_path, "t2", old, lift="http://a.net/م/", urls="http://b.net/")
-    assert Tombstones.read([lifted, old]).urls == {"http://b.net/"}
 
 
 @pytest.mark.parametrize(

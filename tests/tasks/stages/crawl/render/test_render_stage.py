@@ -144,6 +144,7 @@ def records_of(artifact):
     return found
 
 
+@pytest.mark.real_time
 def test_text_and_links_from_scripts_are_stored_with_the_capture(chromium, segment, rendered):
     with Site({"/data": "Text from a script"}) as site:
         captured = segment((site.url("/app/"), APP), (site.url("/plain"), "<p>text</p>", {"render": False}))
