@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import os
 import pickle
+import signal
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -79,6 +80,19 @@ def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str)
     """Names binary parameters by their argument: gzip contains the time, and xdist workers must agree on test ids."""
     binary = isinstance(val, bytes) and not (val.isascii() and val.decode("ascii").isprintable())
     return argname if binary else None
+
+
+@pytest.fixture(autouse=True)
+def _own_sigterm() -> Iterator[None]:
+    """Restores the handler of SIGTERM after a test.
+
+    An Airflow task that runs in this process leaves one that does not end the process. Workers that a later test forks
+    would inherit it, and a pool waits forever for a worker that its SIGTERM does not end.
+    """
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    if signal.getsignal(signal.SIGTERM) is not before:
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture(scope="session")
