@@ -47,12 +47,13 @@ from tasks.formats.documents.external_files import find
 from tasks.formats.documents.json_rows import parsed_rows
 from tasks.formats.documents.key_index import merge
 from tasks.formats.tokens.index import IndexedShard, write_index
-from tasks.formats.tokens.shard import ShardBuffer, ShardSet, TokenFormat, shard_name, write_shard
+from tasks.formats.tokens.shard import ShardSet, TokenFormat, shard_name, write_shard
 from tasks.run.export import FORMATS, export
 from tasks.trainer.evaluation.config import TaskConfig
 from tasks.trainer.evaluation.scoring import FOLDER, score_tasks
 from tasks.trainer.inference import Scorer
 from tasks.trainer.serve import TextModel, for_lm_eval
+from tests.shards import buffer_of
 
 FMT = TokenFormat(50_000, 0, "none")
 PARTS, DOCUMENTS = 4, 5_000
@@ -150,7 +151,7 @@ def make_tokens(store: Store) -> str:
         tokens = [draw.integers(1, FMT.vocab_size, size).astype(FMT.dtype) for size in draw.integers(1, 900, DOCUMENTS)]
         expected.update(zip(ids, (row.tolist() for row in tokens), strict=True))
         name = shard_name("web", "heldout" if number == 0 else "train", number, 0)
-        buffer = ShardBuffer.of(
+        buffer = buffer_of(
             name.split("-")[0], name.split("-")[1], [bytes.fromhex(i) for i in ids], tokens, [1] * DOCUMENTS
         )
         with shards.part(part_name, conserved=False) as part:

@@ -38,12 +38,13 @@ from tasks.core.config import Config
 from tasks.core.ranges import IN_FLIGHT, ChecksumWriter
 from tasks.core.stage import Inputs, Output, Report
 from tasks.core.store import Store
-from tasks.formats.tokens.shard import FOLDER, TRAIN, ShardBuffer, ShardSet, TokenFormat, shard_name, write_shard
+from tasks.formats.tokens.shard import FOLDER, TRAIN, ShardSet, TokenFormat, shard_name, write_shard
 from tasks.stages.tokens import PackConfig
 from tasks.trainer.config import TrainConfig, TrainSpec
 from tasks.trainer.data.batches import Batches, Loader
 from tasks.trainer.spec import make_spec
 from tests.conftest import run_stage_in
+from tests.shards import buffer_of
 
 SEQ_LEN, BATCH, VOCAB, SHARD_TOKENS = 2048, 64, 50_000, 8_000_000
 SIZES = (64 * 1024, 256 * 1024, 1024 * 1024)
@@ -123,7 +124,7 @@ def make(folder: Path, tokens: int) -> None:
     for number in range(max(1, tokens // SHARD_TOKENS)):
         lengths = np.maximum(8, random.lognormal(6, 1.1, SHARD_TOKENS // 740)).astype(int)
         documents = [np.append(random.integers(1, VOCAB, n, dtype=np.uint16), np.uint16(0)) for n in lengths]
-        buffer = ShardBuffer.of("web", TRAIN, [random.bytes(16) for _ in documents], documents, [1] * len(documents))
+        buffer = buffer_of("web", TRAIN, [random.bytes(16) for _ in documents], documents, [1] * len(documents))
         name = f"{FOLDER}/{shard_name('web', TRAIN, number, 0)}.arrow"
         with output.part(f"{number:05d}", conserved=False) as part:
             with part.file(name, rows=len(documents)) as file:

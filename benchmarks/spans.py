@@ -47,10 +47,11 @@ from tasks.formats.documents.document import document_id
 from tasks.formats.documents.key_index import merge
 from tasks.formats.tokens.index import IndexedShard, write_index
 from tasks.formats.tokens.repeats import FREQUENT, KIND, LONGEST
-from tasks.formats.tokens.shard import ShardBuffer, ShardSet, TokenFormat, parse_shard_name, shard_name, write_shard
+from tasks.formats.tokens.shard import ShardSet, TokenFormat, parse_shard_name, shard_name, write_shard
 from tasks.stages.spans import SpansConfig, stage
 from tasks.stages.tokens import PackConfig, TokenizerConfig, pack
 from tasks.stages.tokens.bpe import load, train
+from tests.shards import buffer_of
 
 KINDS = ("shards", "spans", "plan", "tokenizer")
 COPIED, PIECES, PIECE = 100, 20, 5
@@ -161,7 +162,7 @@ def write(output: Output, fmt: TokenFormat, number: int, flat: NDArray[np.uint16
     with output.part(name, conserved=False) as part:
         sizes = [len(one) for one in documents]
         with ranges.checksummed_file(part, f"shards/{name}.arrow", rows=len(documents)) as file:
-            buffer = ShardBuffer.of("web", "train", uids, documents, sizes)
+            buffer = buffer_of("web", "train", uids, documents, sizes)
             offsets = write_shard(file, buffer, fmt)
         urls = [f"https://site-{number}.example.org/some/page/{row}" for row in range(len(documents))]
         write_index(part, [IndexedShard(name, buffer.uids, pa.array(urls), offsets, np.array(sizes))])

@@ -37,11 +37,12 @@ from tasks.formats.documents.document import document_id
 from tasks.formats.documents.key_index import ID, URL, keys_of, merge, write_part_keys
 from tasks.formats.tokens.index import IndexedShard, write_index
 from tasks.formats.tokens.plan import array_name, arrays_of, write_array
-from tasks.formats.tokens.shard import ShardBuffer, ShardSet, TokenFormat, shard_name, write_shard
+from tasks.formats.tokens.shard import ShardSet, TokenFormat, shard_name, write_shard
 from tasks.stages.consolidate.stage import KEPT_SCHEMA, REJECTED
 from tasks.stages.tokens import TokenizerConfig
 from tasks.stages.tokens.bpe import train
 from tasks.stages.tokens.pack import Documents, concat
+from tests.shards import buffer_of
 
 FMT = TokenFormat(300, 0, "none")
 SEQ_LEN, PART = 2048, 100_000
@@ -113,7 +114,8 @@ def build(store: Store, documents: int) -> None:
     built = {"write_index_s": round(sum(seconds), 1), "merge_s": round(time.perf_counter() - started, 1)}
     (Path(store.root) / "built.json").write_text(json.dumps(built))
     made = f"{store.root}/{outputs['shards'].address.path}/shards"
-    finish(outputs, ShardSet(f"{made}/{shard_name('web', 'train', number, 0)}.arrow" for number in range(len(names))))
+    shards = [shard_name("web", "train", number, 0) for number in range(len(names))]
+    finish(outputs, ShardSet({name: f"{made}/{name}.arrow" for name in shards}, {}, None))
 
 
 def opened(store: Store) -> dict[str, Output]:
@@ -143,7 +145,7 @@ def make_part(store: Store, number: int, name: str) -> float:
     tokens = np.split(np.full(int(sizes.sum()), 70, dtype=np.uint16), np.cumsum(sizes)[:-1])
     with outputs["shards"].part(name, conserved=False) as part:
         with ranges.checksummed_file(part, f"shards/{shard}.arrow", rows=len(kept)) as file:
-            buffer = ShardBuffer.of("web", "train", uids, tokens, sizes.tolist())
+            buffer = buffer_of("web", "train", uids, tokens, sizes.tolist())
             offsets = write_shard(file, buffer, FMT)
         started = time.perf_counter()
         write_index(part, [IndexedShard(shard, buffer.uids, pa.array([url for _, url in kept]), offsets, sizes)])

@@ -16,14 +16,14 @@ from airflow.sdk import DAG
 from operators.dags import for_each_recipe
 from operators.forms import dag_settings
 from operators.lake import LakeOperator
-from operators.recipes import asset, chunks_asset
+from operators.recipes import CHUNKS, asset
 from tasks.run.catalogue import STAGES
 
 
 @for_each_recipe("lake")
 def _build(recipe):
     documents = asset(recipe.name, "documents")
-    finished = documents | chunks_asset(recipe.name) if recipe.has(STAGES["chunks"]) else documents
+    finished = documents | asset(recipe.name, CHUNKS) if recipe.has(STAGES["chunks"]) else documents
     with DAG(**dag_settings(recipe, "lake", __doc__, schedule=finished)) as dag:
         LakeOperator(task_id="lake", recipe=recipe.name)
     return dag

@@ -113,7 +113,7 @@ def ensure_cluster(recipe: Recipe, context: Any) -> dict[str, str]:
     assert pods is not None, "the place configures no cluster"
     name = run_name(context)
     owner = f"{context['ti'].dag_id} {context['run_id']}"
-    return create_cluster(pods, cluster_manifest(recipe, pods, name, owner), autoscaler_manifest(pods, name)).to_json()
+    return create_cluster(pods, cluster_manifest(recipe, pods, name, owner), autoscaler_manifest(pods, name))
 
 
 def run_name(context: Any) -> str:

@@ -103,9 +103,7 @@ def _form(recipe: Recipe, fields: Mapping[str, str | Param]) -> dict[str, Param]
         if isinstance(description, Param):
             form[path] = description
             continue
-        value: Any = recipe
-        for step in path.split("."):
-            value = getattr(value, step)
+        value = recipe.field(path)
         kind = "integer" if isinstance(value, int) else "number"
         form[path] = Param(
             None, type=["null", kind], minimum=1, title=path, description=f"{description} Recipe: {value}"

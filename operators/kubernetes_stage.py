@@ -39,12 +39,12 @@ from operators.jobsets.trigger import JobSetTrigger, TrainJobTrigger
 from operators.lineage import StageLineage
 from operators.links import ArtifactLink, MlflowLink
 from operators.pods.api import Api
+from operators.pods.failure import Object
 from operators.pods.owner import Claim, Owner
 from operators.pods.rights import uses_kubernetes
 from operators.pods.spec import CONTAINER, manifest, place_of, stage_pod
 from operators.pods.stage import (
     START_OUTAGE_S,
-    Object,
     command_of,
     deadline_of,
     delete_object,

@@ -132,7 +132,7 @@ def _schema_of(artifact: "Artifact") -> "pa.Schema | None":
     others are indexes of these rows.
     """
     from tasks.core.errors import InputError
-    from tasks.core.parquet import schema_in
+    from tasks.core.parquet import schema
 
     files = [file for part in artifact.record.parts for file in part.files if file.path.endswith(".parquet")]
     folders = defaultdict(list)
@@ -144,7 +144,7 @@ def _schema_of(artifact: "Artifact") -> "pa.Schema | None":
     largest = max(complete, key=lambda some: sum(file.bytes for file in some))
     try:
         with artifact.open(largest[0].path) as opened:
-            return schema_in(opened)
+            return schema(opened)
     except InputError:
         return None
 

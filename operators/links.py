@@ -12,15 +12,8 @@ from airflow.sdk import BaseOperatorLink
 class MlflowLink(BaseOperatorLink):  # type: ignore[misc]
     """The MLflow run of the stage."""
 
-    @property
-    def name(self) -> str:
-        """Text of the button."""
-        return "MLflow run"
-
-    @property
-    def xcom_key(self) -> str:
-        """XCom key under which Airflow stores the link."""
-        return "link_mlflow"
+    name = "MLflow run"
+    xcom_key = "link_mlflow"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """Returns the run's page, or "" where the stage was not tracked."""
@@ -30,15 +23,8 @@ class MlflowLink(BaseOperatorLink):  # type: ignore[misc]
 class ArtifactLink(BaseOperatorLink):  # type: ignore[misc]
     """The page of the artifact in the Sluice UI."""
 
-    @property
-    def name(self) -> str:
-        """Text of the button."""
-        return "Artifact"
-
-    @property
-    def xcom_key(self) -> str:
-        """XCom key under which Airflow stores the link."""
-        return "link_artifact"
+    name = "Artifact"
+    xcom_key = "link_artifact"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """Returns the path of the artifact's page on this Airflow server, or "" while there is no artifact."""
@@ -49,15 +35,8 @@ class ArtifactLink(BaseOperatorLink):  # type: ignore[misc]
 class DaskLink(BaseOperatorLink):  # type: ignore[misc]
     """The status page of the Dask cluster. The operator also pushes it when it starts, for use during the run."""
 
-    @property
-    def name(self) -> str:
-        """Text of the button."""
-        return "Dask"
-
-    @property
-    def xcom_key(self) -> str:
-        """XCom key under which Airflow stores the link."""
-        return "link_dask"
+    name = "Dask"
+    xcom_key = "link_dask"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """Returns the URL of the page, or "" where the stage ran without a cluster."""

@@ -18,6 +18,8 @@ from tasks.run.recipe import Recipe, recipe_files
 
 STREAMS = "streams"
 """The asset of a recipe's Kafka topics, which no DAG makes."""
+CHUNKS = "chunks"
+"""The asset of chunks, for which a recipe with a lake has a task: no other DAG reads chunks."""
 
 STATES: Mapping[str, str] = {"publish": "warc", "stream": STREAMS, "promote": "checkpoint"}
 """By stage, the asset whose state in Airflow shows what is in force after it (`operators.results.mirror`)."""
@@ -70,14 +72,9 @@ def asset(recipe: str, kind: str) -> Asset:
     The scheme begins with "x-", which Airflow reserves for users: for any other scheme it searches all providers for a
     handler (0.16 CPU-seconds in each task process), and a provider package may claim the scheme.
     """
-    if kind not in (*ASSETS, STREAMS):
+    if kind not in (*ASSETS, STREAMS, CHUNKS):
         raise ValueError(f'no asset kind "{kind}"; the kinds are {", ".join(ASSETS)}')
     return Asset(name=f"{recipe}/{kind}", uri=f"x-sluice://{recipe}/{kind}", group="sluice")
-
-
-def chunks_asset(recipe: str) -> Asset:
-    """Returns the asset `<recipe>/chunks`, for which a recipe with a lake has a task: no other DAG reads chunks."""
-    return Asset(name=f"{recipe}/chunks", uri=f"x-sluice://{recipe}/chunks", group="sluice")
 
 
 def assets_of(recipe: Recipe, stage: str) -> dict[str, list[Asset]]:
@@ -89,8 +86,8 @@ def assets_of(recipe: Recipe, stage: str) -> dict[str, list[Asset]]:
     spec = STAGES[stage]
     makers = [MAKERS[kind] for kind in spec.input_kinds()]
     made = [asset(recipe.name, spec.asset)] if spec.asset else []
-    if spec.output == "chunks" and recipe.place.lake:
-        made.append(chunks_asset(recipe.name))
+    if spec.output == CHUNKS and recipe.place.lake:
+        made.append(asset(recipe.name, CHUNKS))
     read = [maker.asset for maker in makers if maker.asset and maker.dag != spec.dag and recipe.has(maker)]
     if (state := STATES.get(stage, spec.asset)) != spec.asset:
         read.append(state)

@@ -6,6 +6,7 @@ outlet.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import psutil
@@ -116,9 +117,11 @@ class StageOperator(StageLineage, BaseOperator):  # type: ignore[misc]
         """Ends the processes that the stage started: torchrun, the workers of a local cluster."""
         children = psutil.Process().children(recursive=True)
         for child in children:
-            _signal(child, "terminate")
+            with suppress(psutil.NoSuchProcess):
+                child.terminate()
         for child in psutil.wait_procs(children, timeout=STOP_S)[1]:
-            _signal(child, "kill")
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
 
 
 class MembersOperator(StageOperator):
@@ -168,10 +171,3 @@ def tracking_of(recipe: Recipe, context: Any) -> Any:
         "airflow.try_number": str(instance.try_number),
     }
     return TrackingContext(expand_env(recipe.place.mlflow), recipe.name, parent_key(context), tags)
-
-
-def _signal(process: psutil.Process, action: str) -> None:
-    try:
-        getattr(process, action)()
-    except psutil.NoSuchProcess:
-        return  # it has exited already

@@ -157,10 +157,6 @@ class Scattered(Engine):
 
     name = "scattered"
 
-    @property
-    def workers(self) -> int:
-        return 2
-
     def map(self, fn: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         held = [(index, pickle.dumps((fn, item))) for index, item in enumerate(items)]
         for index, data in reversed(held):

@@ -13,16 +13,15 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, NoReturn, TypeVar
 
 from kubernetes_asyncio.client.exceptions import ApiException
 from kubernetes_asyncio.config import ConfigException
 
-from operators.dask.manifests import API, COMM, OWNER, STATUS, Object
+from operators.dask.manifests import API, COMM, OWNER, STATUS
 from operators.pods.api import EVENTS, NODES, PODS, Api, Kind, message_of
-from operators.pods.failure import PodFailure, failure_of, registry_unreachable
+from operators.pods.failure import Object, PodFailure, condition_of, failure_of, registry_unreachable
 from operators.pods.outage import Unreachable
 from operators.pods.waiting import SURE_S, UNLIKELY_S, missing_dependency, pending_reason
 from tasks.core.errors import RecipeError, TransientError
@@ -50,22 +49,11 @@ LOG_S = 30.0
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class DaskCluster:
-    """A running cluster: its name, the address of its scheduler and the URL of its status page."""
-
-    name: str
-    namespace: str
-    address: str
-    status_page: str
-
-    def to_json(self) -> dict[str, str]:
-        """Returns the XCom of the setup task."""
-        return asdict(self)
-
-
-def create_cluster(pods: DaskPods, cluster: Object, autoscaler: Object | None) -> DaskCluster:
+def create_cluster(pods: DaskPods, cluster: Object, autoscaler: Object | None) -> dict[str, str]:
     """Creates the cluster of a run, or adopts the existing one, and waits for its scheduler and first worker.
+
+    Returns:
+        its name, its namespace, the address of its scheduler and the URL of its status page (`status_page`).
 
     Raises:
         RecipeError: the cluster cannot be created as the place configures it.
@@ -128,12 +116,15 @@ def _raise_refusal(error: ApiException, namespace: str) -> NoReturn:
     raise RecipeError(f"the Kubernetes API refuses the Dask cluster ({error.status}): {message}") from None
 
 
-async def _create_cluster(api: Api, cluster: Object, autoscaler: Object | None) -> DaskCluster:
+async def _create_cluster(api: Api, cluster: Object, autoscaler: Object | None) -> dict[str, str]:
     meta = cluster["metadata"]
     owner = await _create_or_adopt(api, cluster)
     if autoscaler is not None:
-        with _ignore_conflict():
+        try:
             await api.create(AUTOSCALERS, meta["namespace"], _with_owner(autoscaler, owner))
+        except ApiException as error:
+            if error.status != 409:
+                raise
     return await _StartupWait(api, meta["namespace"], meta["name"]).wait()
 
 
@@ -180,12 +171,12 @@ class _StartupWait:
         self.hopeless_since: float | None = None
         self.last_reason = ""
 
-    async def wait(self) -> DaskCluster:
+    async def wait(self) -> dict[str, str]:
         """Returns the cluster when scheduler and first worker are ready."""
         while True:
             reason, hopeless = await self._look()
-            if not reason and (cluster := await self._cluster_address()):
-                log.info("Dask cluster %s: up at %s after %.0f s", self.name, cluster.address, self._age())
+            if not reason and (cluster := await self._cluster()):
+                log.info("Dask cluster %s: up at %s after %.0f s", self.name, cluster["address"], self._age())
                 return cluster
             self._judge(reason or "its service has no address yet", hopeless)
             await asyncio.sleep(POLL_S)
@@ -201,7 +192,7 @@ class _StartupWait:
             return "waiting for the Dask operator", failure if self._age() > OPERATOR_S else None
         for component in ("scheduler", "worker"):
             pods = await self._pods(component)
-            if not any(_ready(pod) for pod in pods):
+            if not any(condition_of(pod, "Ready") for pod in pods):
                 return await self._why(component, pods)
         return "", None
 
@@ -230,7 +221,7 @@ class _StartupWait:
         except ApiException:
             return []  # without the right to read them the reason is only less exact
 
-    async def _cluster_address(self) -> DaskCluster | None:
+    async def _cluster(self) -> dict[str, str] | None:
         try:
             service = await self.api.get(SERVICES, self.namespace, f"{self.name}-scheduler")
         except ApiException as error:
@@ -244,8 +235,8 @@ class _StartupWait:
             if not ingress:
                 return None
             host = ingress[0].get("hostname") or ingress[0]["ip"]
-        status_page = f"http://{host}:{ports[STATUS]}"
-        return DaskCluster(self.name, self.namespace, f"tcp://{host}:{ports[COMM]}", status_page)
+        urls = {"address": f"tcp://{host}:{ports[COMM]}", "status_page": f"http://{host}:{ports[STATUS]}"}
+        return {"name": self.name, "namespace": self.namespace, **urls}
 
     def _judge(self, reason: str, hopeless: PodFailure | None) -> None:
         if reason != self.last_reason:
@@ -265,11 +256,6 @@ class _StartupWait:
         return time.monotonic() - self.began
 
 
-def _ready(pod: Object) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or []
-    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
-
-
 def _crash_loop(pod: Object, container: str) -> PodFailure | None:
     """Returns the failure of a container that crashes after each restart, or None."""
     for status in (pod.get("status") or {}).get("containerStatuses") or []:
@@ -284,8 +270,8 @@ def _crash_loop(pod: Object, container: str) -> PodFailure | None:
 
 async def _delete_cluster(api: Api, namespace: str, name: str) -> Removal:
     with contextlib.suppress(ApiException):  # it has an owner reference, too
-        await api.delete(AUTOSCALERS, namespace, name, grace_s=None, propagation="Background")
-    if not await api.delete(CLUSTERS, namespace, name, grace_s=None, propagation="Foreground"):
+        await api.delete(AUTOSCALERS, namespace, name)
+    if not await api.delete(CLUSTERS, namespace, name):
         return Removal.ABSENT
     began, next_log_line, finalizers = time.monotonic(), time.monotonic() + LOG_S, ""
     while time.monotonic() - began < REMOVE_S:
@@ -316,12 +302,3 @@ def _deletion_timeout(name: str) -> TransientError:
     return TransientError(
         f"the DaskCluster {name} is still being deleted after {REMOVE_S:.0f} s", "is the Dask operator running?"
     )
-
-
-@contextlib.contextmanager
-def _ignore_conflict() -> Any:
-    try:
-        yield
-    except ApiException as error:
-        if error.status != 409:
-            raise

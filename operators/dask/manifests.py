@@ -12,13 +12,11 @@ import hashlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from operators.pods.failure import Object
 from tasks.core.errors import RecipeError
 from tasks.run.place import DaskPods, expand_all, expand_env
 from tasks.run.recipe import Recipe
-
-Object = dict[str, Any]
 
 API = "kubernetes.dask.org/v1"
 COMM, STATUS = "tcp-comm", "http-dashboard"

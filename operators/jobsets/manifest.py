@@ -16,15 +16,11 @@ Restarts of the gang:
 Written for `jobset.x-k8s.io/v1alpha2` (0.12); Kueue admits the gang as a whole by the label on the JobSet.
 """
 
-from typing import Any
-
 from kubernetes.client import models as k8s
 
-from operators.pods.failure import PERMANENT_EXIT
+from operators.pods.failure import PERMANENT_EXIT, Object
 from operators.pods.spec import CONTAINER, manifest
 from tasks.run.place import KubernetesPlace
-
-Object = dict[str, Any]
 
 RANKS = "node"
 """Name of the only replicated job."""

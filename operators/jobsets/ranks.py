@@ -6,12 +6,9 @@ that failed first determines the failure of the gang, because the others fail as
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from operators.jobsets.manifest import INDEX, RESTART
-from operators.pods.failure import PodFailure, disruption_of, failure_of, has_ended, has_succeeded, terminated
-
-Object = dict[str, Any]
+from operators.pods.failure import Object, PodFailure, disruption_of, failure_of, has_ended, has_succeeded, terminated
 
 
 @dataclass

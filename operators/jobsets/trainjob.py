@@ -11,16 +11,14 @@ Written for `trainer.kubeflow.org/v1alpha1` (2.3).
 
 import json
 import sys
-from typing import Any
 
 from kubernetes.client import models as k8s
 
 from operators.jobsets.manifest import QUEUE, RANKS, jobset, same_zone
+from operators.pods.failure import Object
 from operators.pods.spec import manifest, place_of, stage_pod
 from tasks.run.place import KubernetesPlace
 from tasks.run.recipe import Recipe, find_recipe
-
-Object = dict[str, Any]
 
 API = "trainer.kubeflow.org/v1alpha1"
 
@@ -33,14 +31,14 @@ STEP = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 MANAGER = "sluice.dev/operator"
 
 
-def training_runtime(recipe: Recipe, stage: str = "train") -> Object:
-    """Returns the TrainingRuntime of a recipe: the JobSet of `stage`, without what a TrainJob gives.
+def training_runtime(recipe: Recipe) -> Object:
+    """Returns the TrainingRuntime of a recipe: the JobSet of the stage `train`, without what a TrainJob gives.
 
     Raises:
         RecipeError: the place is incomplete.
     """
     place = place_of(recipe)
-    spec = jobset(stage_pod(recipe, stage), "runtime", place, recipe.place.train.nproc)["spec"]
+    spec = jobset(stage_pod(recipe, "train"), "runtime", place, recipe.place.train.nproc)["spec"]
     # The names of JobSet and subdomain are the TrainJob's; Kueue suspends the TrainJob.
     del spec["network"]["subdomain"]
     spec.pop("suspend", None)

@@ -14,12 +14,10 @@ from typing import Any
 from operators.jobsets.manifest import JOBSET_NAME, RANKS
 from operators.jobsets.ranks import RankHistory, current_pods, is_held, nodes_of, rank_of, restart_of
 from operators.pods.api import JOBSETS, PODS, TRAINJOBS
-from operators.pods.failure import PodFailure, has_succeeded, terminated, termination_lines
+from operators.pods.failure import Object, PodFailure, condition_of, has_succeeded, terminated, termination_lines
 from operators.pods.outage import Refused, Unreachable
 from operators.pods.trigger import DRAIN_S, StageTrigger, node_loss, outcome
 from operators.pods.waiting import SURE_S, Wait, missing_dependency
-
-Object = dict[str, Any]
 
 _TERMINAL = {"Completed": "Completed", "Complete": "Completed", "Failed": "Failed"}
 """Terminal conditions of JobSets and, of success, of TrainJobs."""
@@ -74,7 +72,7 @@ class JobSetTrigger(StageTrigger):
             return outcome(None)
         if ended == "Failed":
             await asyncio.sleep(1.0)
-            return outcome(self._failure(_failed_condition(status)))
+            return outcome(self._failure(_failed_state(jobset)))
         if status.get("restarts", 0) > self._restarts:
             self._restarts = status["restarts"]
             counted = status.get("restartsCountTowardsMax", 0)  # JobSet leaves out what is 0
@@ -179,14 +177,9 @@ def terminal_state(jobset: Object) -> str:
     status = jobset.get("status") or {}
     if status.get("terminalState"):
         return str(status["terminalState"])
-    for condition in status.get("conditions") or []:
-        if condition["type"] in _TERMINAL and condition["status"] == "True":
-            return _TERMINAL[condition["type"]]
-    return ""
+    return next((state for kind, state in _TERMINAL.items() if condition_of(jobset, kind)), "")
 
 
-def _failed_condition(status: Object) -> str:
-    for condition in status.get("conditions") or []:
-        if condition["type"] == "Failed" and condition["status"] == "True":
-            return f"failed: {condition.get('reason', '')} {condition.get('message', '')}".strip()
-    return "failed"
+def _failed_state(jobset: Object) -> str:
+    failed = condition_of(jobset, "Failed")
+    return f"failed: {failed.get('reason', '')} {failed.get('message', '')}".strip() if failed else "failed"

@@ -20,6 +20,7 @@ from airflow.providers.common.compat.connection import get_async_connection, get
 from airflow.sdk.exceptions import AirflowNotFoundException
 from kubernetes_asyncio.client.exceptions import ApiException
 
+from operators.pods.failure import Object
 from operators.pods.outage import FORBIDDEN_S, OUTAGE_S, STARTING_S, Refused, retry_outages
 
 log = logging.getLogger("sluice.pods")
@@ -33,7 +34,6 @@ TICK_S = 5.0
 _CALL_S = 30
 _TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
-Object = dict[str, Any]
 Lines = AsyncGenerator[tuple[str, bool], None]
 
 
@@ -95,11 +95,15 @@ class Api:
         """Creates an object; raises Refused (409: the name exists, perhaps from an earlier try of this same call)."""
         return await self._request("POST", kind.path(namespace), body=body)
 
-    async def delete(self, kind: Kind, namespace: str, name: str, *, grace_s: int | None, propagation: str) -> bool:
-        """Requests the deletion of an object; returns False if it does not exist."""
-        body: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation}
-        if grace_s is not None:
-            body["gracePeriodSeconds"] = grace_s
+    async def delete(self, kind: Kind, namespace: str, name: str, grace_s: int = 0) -> bool:
+        """Requests the deletion of an object; returns False if it does not exist.
+
+        A pod has `grace_s` seconds to end. The pods of other objects are deleted by the garbage collector before these,
+        with the grace period of their own spec.
+        """
+        body: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground"}
+        if kind == PODS:
+            body |= {"propagationPolicy": "Background", "gracePeriodSeconds": grace_s}
         try:
             await self._request("DELETE", kind.path(namespace, name), body=body)
         except Refused as error:
@@ -107,16 +111,6 @@ class Api:
                 raise
             return False
         return True
-
-    async def remove(self, kind: Kind, namespace: str, name: str, grace_s: int) -> None:
-        """Requests the deletion of a stage's object: a pod, or a gang with its pods.
-
-        The pods of a gang are deleted by the garbage collector, with the grace period of their own spec.
-        """
-        if kind == PODS:
-            await self.delete(kind, namespace, name, grace_s=grace_s, propagation="Background")
-        else:
-            await self.delete(kind, namespace, name, grace_s=None, propagation="Foreground")
 
     async def annotate(self, kind: Kind, namespace: str, name: str, annotations: dict[str, str]) -> None:
         """Writes annotations of an object; does not retry."""

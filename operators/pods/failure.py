@@ -122,7 +122,7 @@ def disruption_of(pod: Object) -> tuple[Cause, str] | None:
     node = (pod.get("spec") or {}).get("nodeName", "")
     where = f"pod {name} on {node}" if node else f"pod {name}"
     reason, message = str(status.get("reason") or ""), _detail(status.get("message"))
-    disrupted = _condition(pod, "DisruptionTarget", "True")
+    disrupted = condition_of(pod, "DisruptionTarget")
     by = str(disrupted.get("reason") or "") if disrupted else ""
     message = message or _detail(disrupted.get("message") if disrupted else "")
     if reason in _NODE_REASONS or by == "DeletionByTaintManager" or by == "DeletionByPodGC":
@@ -239,15 +239,14 @@ def _exit_failure(pod: Object, ended: Object, lines: tuple[str, ...], code: int 
 
 def _preempted(pod: Object, reason: str, by: str) -> bool:
     # Kueue sets a condition of its own before it deletes a pod.
-    by_kueue = _condition(pod, "TerminationTarget", "True")
+    by_kueue = condition_of(pod, "TerminationTarget")
     return reason.startswith("Preempt") or by.startswith("Preempt") or by_kueue is not None
 
 
-def _condition(pod: Object, kind: str, status: str) -> Object | None:
-    for condition in _status(pod).get("conditions") or []:
-        if condition["type"] == kind and condition["status"] == status:
-            return dict(condition)
-    return None
+def condition_of(found: Object, kind: str, status: str = "True") -> Object | None:
+    """Returns the condition of an object that has this type and status, or None."""
+    conditions = _status(found).get("conditions") or []
+    return next((one for one in conditions if one["type"] == kind and one["status"] == status), None)
 
 
 def _status(pod: Object) -> Object:

@@ -21,13 +21,13 @@ from functools import cached_property
 from typing import Any
 
 from operators.pods.api import PODS, Api, Kind
+from operators.pods.failure import Object
 from operators.pods.outage import Refused
 from operators.pods.pending import epoch
 from operators.pods.trigger import LOST_S
 
 log = logging.getLogger("sluice.pods")
 
-Object = dict[str, Any]
 
 OWNER = "sluice/owner"
 """Label with the digest of the task that owns an object."""
@@ -128,7 +128,7 @@ class Claim:
 
     async def remove(self, api: Api, name: str) -> None:
         """Deletes an object of the task, with the grace period for its pods to save."""
-        await api.remove(self.kind, self.namespace, name, self.grace_s)
+        await api.delete(self.kind, self.namespace, name, self.grace_s)
 
     async def _adopt(self, api: Api) -> Object | int:
         """Returns the object to adopt; else deletes unfit objects and returns the highest number still in use."""

@@ -6,10 +6,9 @@ Reads events, nodes and Kueue workloads; each of these is optional, because Airf
 import time
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
 
 from operators.pods.api import EVENTS, LOCAL_QUEUES, NODES, WORKLOADS, Api, Kind
-from operators.pods.failure import PodFailure
+from operators.pods.failure import Object, PodFailure, condition_of
 from operators.pods.outage import Refused
 from operators.pods.waiting import (
     SURE_S,
@@ -20,8 +19,6 @@ from operators.pods.waiting import (
     queue_reason,
     unscheduled_message,
 )
-
-Object = dict[str, Any]
 
 START_S = 1800.0
 """Seconds that a scheduled pod may take to start, such as for pulling a large image."""
@@ -128,10 +125,7 @@ class PendingPodMonitor:
 
     def _timeout(self, pod: Object) -> PodFailure | None:
         name = pod["metadata"]["name"]
-        scheduled = next(
-            (condition for condition in (pod.get("status") or {}).get("conditions") or []
-             if condition["type"] == "PodScheduled" and condition["status"] == "True"), None
-        )  # fmt: skip
+        scheduled = condition_of(pod, "PodScheduled")
         if scheduled is None:
             waited = time.time() - epoch(pod["metadata"]["creationTimestamp"])
             return self._queue_timeout(f"pod {name}", waited) if waited > self.queue_s else None

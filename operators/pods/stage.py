@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from contextlib import suppress
 from threading import Thread
 from typing import Any, NoReturn
@@ -13,7 +14,7 @@ from kubernetes_asyncio.config import ConfigException
 
 from operators import stats
 from operators.pods.api import Api
-from operators.pods.failure import PodFailure
+from operators.pods.failure import Object, PodFailure
 from operators.pods.outage import Refused, Unreachable
 from operators.pods.owner import Claim
 from operators.pods.refusal import connection_failure, refusal_failure
@@ -24,7 +25,6 @@ from tasks.run.recipe import Recipe, find_recipe
 
 log = logging.getLogger("sluice.pods")
 
-Object = dict[str, Any]
 
 DISRUPTIONS = ("evicted", "preempted", "node_lost")
 """Kinds of failure that are normal on spot nodes and do not count as retries of the task."""
@@ -167,18 +167,13 @@ def run_in_thread(work: Coroutine[Any, Any, Any]) -> Any:
 
     `on_kill` runs in a signal handler, where an event loop may be running already.
     """
-    result: list[Any] = []
-    raised: list[BaseException] = []
+    done: Future[Any] = Future()
 
     def run() -> None:
         try:
-            result.append(asyncio.run(work))
+            done.set_result(asyncio.run(work))
         except BaseException as error:
-            raised.append(error)
+            done.set_exception(error)
 
-    thread = Thread(target=run, name="kubernetes", daemon=True)
-    thread.start()
-    thread.join()
-    if raised:
-        raise raised[0]
-    return result[0]
+    Thread(target=run, name="kubernetes", daemon=True).start()
+    return done.result()

@@ -21,6 +21,7 @@ from operators.alerts import AlertFinder
 from operators.links import MlflowLink
 from operators.pods.api import NODES, PODS, Api, Kind
 from operators.pods.failure import (
+    Object,
     PodFailure,
     deletion_failure,
     disruption_of,
@@ -36,8 +37,6 @@ from operators.pods.outage import Refused, Unreachable
 from operators.pods.pending import PendingPodMonitor, epoch
 from operators.pods.refusal import connection_failure, refusal_failure
 from tasks.run.place import AlertsPlace
-
-Object = dict[str, Any]
 
 LOST_S = 30.0
 """Seconds a pod may outlive its deletion, or remain in phase Unknown, before its node counts as lost."""
@@ -193,7 +192,7 @@ class StageTrigger(BaseTrigger):  # type: ignore[misc]
         self.log_line(f"stopping {self.name}, which has {self.grace_s} s to save")
         api = Api(self.conn_id, outage_s=20.0)
         try:
-            await api.remove(self.kind, self.namespace, self.name, self.grace_s)
+            await api.delete(self.kind, self.namespace, self.name, self.grace_s)
         except (Refused, Unreachable) as error:
             self.log_line(f"{self.name} in namespace {self.namespace} may still run, delete it: {error}")
             return

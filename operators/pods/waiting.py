@@ -12,11 +12,8 @@ Reads events of the pod, the nodes and Kueue's workload, as far as Airflow has t
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from operators.pods.failure import PodFailure, registry_unreachable, start_failure
-
-Object = dict[str, Any]
+from operators.pods.failure import Object, PodFailure, condition_of, registry_unreachable, start_failure
 
 SURE_S = 30.0
 """Seconds a cause must persist before it is reported: an autoscaler takes 10 to 30 s to react."""
@@ -70,8 +67,7 @@ def pending_reason(pod: Object, events: Iterable[Object] = (), nodes: Sequence[O
     failure = start_failure(pod, _last_pull(events))
     if failure:
         return Wait(failure.reason, failure if failure.permanent else None, unlikely=registry_unreachable(failure))
-    unscheduled = _condition(pod, "PodScheduled")
-    if unscheduled and unscheduled.get("status") == "False":
+    if condition_of(pod, "PodScheduled", "False"):
         return _unscheduled(unscheduled_message(pod), pod, events, nodes)
     missing = missing_dependency(events)
     if missing:
@@ -176,7 +172,7 @@ def _oversized_request(pod: Object, nodes: Sequence[Object]) -> str:
 
 def unscheduled_message(pod: Object) -> str:
     """Returns why the scheduler has found no node for a pod; "" if it says nothing."""
-    return str((_condition(pod, "PodScheduled") or {}).get("message") or "")
+    return str((condition_of(pod, "PodScheduled", "False") or {}).get("message") or "")
 
 
 def hides_taints(message: str) -> bool:
@@ -225,8 +221,3 @@ def _last_pull(events: Sequence[Object]) -> str:
     failures = [event for event in events if event.get("reason") == "Failed"]
     messages = [" ".join(str(event.get("message") or "").split()) for event in failures]
     return next((message for message in reversed(messages) if message.startswith("Failed to pull image")), "")
-
-
-def _condition(pod: Object, kind: str) -> Object | None:
-    conditions = (pod.get("status") or {}).get("conditions") or []
-    return next((condition for condition in conditions if condition["type"] == kind), None)

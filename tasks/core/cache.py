@@ -183,25 +183,21 @@ def _is_same_file(descriptor: int, path: Path) -> bool:
 class _Budget:
     """Number of bytes that this process may add to the cache before it checks the total size again."""
 
-    def __init__(self) -> None:
-        self.cache: tuple[Path, float] | None = None
-        self.remaining = 0.0
-        self.lock = threading.Lock()
-
-
-_budget = _Budget()
+    cache: tuple[Path, float] | None = None
+    remaining = 0.0
+    lock = threading.Lock()
 
 
 def _make_space(size: int) -> None:
     limit = float(os.environ.get("SLUICE_CACHE_GB") or 50) * 1e9
-    with _budget.lock:
-        if _budget.cache != (folder(), limit):
-            _budget.cache, _budget.remaining = (folder(), limit), 0.0
-        _budget.remaining -= size
-        if _budget.remaining < 0:
+    with _Budget.lock:
+        if _Budget.cache != (folder(), limit):
+            _Budget.cache, _Budget.remaining = (folder(), limit), 0.0
+        _Budget.remaining -= size
+        if _Budget.remaining < 0:
             total = _remove_oldest(limit, size)
             # Other processes of the machine add copies at the same time.
-            _budget.remaining = max((limit - total) / 16, limit / 100)
+            _Budget.remaining = max((limit - total) / 16, limit / 100)
 
 
 def _remove_oldest(limit: float, size: int) -> float:

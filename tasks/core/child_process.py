@@ -63,14 +63,10 @@ class Parent:
 
 
 @contextlib.contextmanager
-def parent(buffer: int = 1 << 18) -> Iterator[Parent]:
-    """Yields the connection of this child process to its parent; a pipe that the parent has closed is not an error.
-
-    Args:
-        buffer: bytes of responses to collect for one write.
-    """
+def parent() -> Iterator[Parent]:
+    """Yields the connection of this child process to its parent; a pipe that the parent has closed is not an error."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the parent too, which ends this process
-    with contextlib.suppress(BrokenPipeError), os.fdopen(os.dup(1), "wb", buffer) as responses:
+    with contextlib.suppress(BrokenPipeError), os.fdopen(os.dup(1), "wb", 1 << 18) as responses:
         os.dup2(2, 1)  # the output of libraries must not mix with the responses
         yield Parent(sys.stdin.buffer, responses)
 

@@ -67,11 +67,6 @@ class Engine:
 
     name = "one process"
 
-    @property
-    def workers(self) -> int:
-        """Number of items that run concurrently at present."""
-        return 1
-
     def map(self, fn: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """Yields (index of the item, result) as results arrive, in any order; raises the exceptions of `fn`."""
         for index, item in enumerate(items):
@@ -93,11 +88,6 @@ class Processes(Engine):
         self._workers = workers
         self._started = started
         self._engine: Engine | None = None
-
-    @property
-    def workers(self) -> int:
-        """See `Engine.workers`."""
-        return self._workers
 
     def map(self, fn: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """See `DaskEngine.map`."""
@@ -126,11 +116,6 @@ class DaskEngine(Engine):
         self._monitor = WorkerMonitor(name)
         self._monitor.begin(client.scheduler_info()["workers"])
         self._checked = time.monotonic()
-
-    @property
-    def workers(self) -> int:
-        """Number of threads in the cluster at present; an adaptive cluster grows and shrinks."""
-        return max(1, sum(int(threads) for threads in self._client.nthreads().values()))
 
     def map(self, fn: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """See `Engine.map`. Items that were running on a lost worker or scheduler run again.

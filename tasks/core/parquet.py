@@ -41,14 +41,9 @@ def is_in(column: str, values: Sequence[str]) -> pc.Expression:
     return pc.field(column).isin(list(values))
 
 
-def schema(path: str) -> pa.Schema:
-    """Returns the schema of a local file."""
-    return pq.read_schema(path)
-
-
-def schema_in(file: BinaryIO) -> pa.Schema:
-    """Returns the schema of an open file, local or remote, of which only the footer is read."""
-    return pq.read_schema(file)
+def schema(source: str | BinaryIO) -> pa.Schema:
+    """Returns the schema of a local file by its path, or of an open file, of which only the footer is read."""
+    return pq.read_schema(source)
 
 
 def metadata(path: str) -> pq.FileMetaData:
@@ -62,14 +57,9 @@ def is_parquet(path: str) -> bool:
         return file.read(len(_MAGIC)) == _MAGIC
 
 
-def open_file(path: str, read_dictionary: list[str] | None = None) -> pq.ParquetFile:
-    """Opens a local file to read its row groups or batches. The caller closes it, for example with `with`.
-
-    Args:
-        path: the file.
-        read_dictionary: columns to read dictionary-encoded.
-    """
-    return pq.ParquetFile(path, read_dictionary=read_dictionary)
+def open_file(path: str) -> pq.ParquetFile:
+    """Opens a local file to read its row groups or batches. The caller closes it, for example with `with`."""
+    return pq.ParquetFile(path)
 
 
 def from_bytes(data: bytes) -> pa.Table:

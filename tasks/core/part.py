@@ -6,6 +6,7 @@ attempts make the same part, one record is published.
 
 import contextlib
 import hashlib
+import io
 import json
 import math
 from collections import Counter
@@ -153,14 +154,13 @@ def finite(metrics: Mapping[str, float], where: str) -> dict[str, float]:
     return {name: float(value) for name, value in sorted(metrics.items())}
 
 
-class _HashingFile:
+class _HashingFile(io.RawIOBase):
     """A binary file that hashes the bytes written to it. It cannot seek, so the hash is that of the whole file."""
 
     def __init__(self, raw: BinaryIO) -> None:
         self._raw = raw
         self._sha = hashlib.sha256()
         self._bytes = 0
-        self.closed = False
 
     def write(self, data: Any) -> int:
         self._sha.update(data)
@@ -178,14 +178,8 @@ class _HashingFile:
     def close(self) -> None:
         """Does nothing: `Store.write` closes the underlying file."""
 
-    def readable(self) -> bool:
-        return False
-
     def writable(self) -> bool:
         return True
-
-    def seekable(self) -> bool:
-        return False
 
     def entry(self, path: str, rows: int | None) -> FileEntry:
         return FileEntry(path=path, bytes=self._bytes, sha256=self._sha.hexdigest(), rows=rows)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import PurePosixPath
-from typing import Any, BinaryIO, NamedTuple, Protocol, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 import xxhash
@@ -309,8 +309,13 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="ranges")  # the pool starts threads as they are needed
 
 
-class _BlockFile(Protocol):
-    """One file, opened for reading."""
+class _BlockFile:
+    """One file, opened for reading: URL, size, checksums, and which blocks this process has verified."""
+
+    def __init__(self, artifact: Artifact, entry: FileEntry, sums: list[int]) -> None:
+        self.url = artifact.store.url(f"{artifact.path}/{entry.path}")
+        self.size, self.sums = entry.bytes, sums
+        self.verified = bytearray(len(sums))
 
     def read(self, first: int, out: memoryview) -> Iterable[tuple[int, int, memoryview]]:
         """Fills `out` with the bytes from `first` on, except those of missing blocks.
@@ -321,18 +326,11 @@ class _BlockFile(Protocol):
         Raises:
             InputError: the file has no such bytes, or they are damaged.
         """
+        raise NotImplementedError
 
-    def block(self, number: int) -> bytes | memoryview:
+    def block(self, number: int) -> bytes:
         """Returns the bytes of a block that `read` reported as missing."""
-
-
-class _VerifiedFile:
-    """Base of both kinds of files: URL, size, checksums, and which blocks this process has verified."""
-
-    def __init__(self, artifact: Artifact, entry: FileEntry, sums: list[int]) -> None:
-        self.url = artifact.store.url(f"{artifact.path}/{entry.path}")
-        self.size, self.sums = entry.bytes, sums
-        self.verified = bytearray(len(sums))
+        raise NotImplementedError
 
     def blocks(self, first: int, length: int) -> range:
         """Returns the numbers of the blocks that contain a range; raises InputError if it exceeds the file."""
@@ -355,7 +353,7 @@ class _VerifiedFile:
         return InputError(f"{self.url} is damaged near byte {number * BLOCK:,}", REMEDY)
 
 
-class _MappedFile(_VerifiedFile):
+class _MappedFile(_BlockFile):
     """A file of a local store, memory-mapped: no copy on the disk.
 
     Args:
@@ -395,12 +393,8 @@ class _MappedFile(_VerifiedFile):
         out[:] = data[first : first + len(out)]
         return ()
 
-    def block(self, number: int) -> memoryview:
-        """See `_BlockFile.block`."""
-        return self._bytes[number * BLOCK : (number + 1) * BLOCK]
 
-
-class _CachedFile(_VerifiedFile):
+class _CachedFile(_BlockFile):
     """A file of a remote store, read by blocks through the cache."""
 
     def __init__(self, artifact: Artifact, entry: FileEntry, sums: list[int]) -> None:

@@ -233,7 +233,6 @@ _EXPIRED = {
 }
 _REGION = {"PermanentRedirect", "301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
 _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound"}
-_REMEDY = "set {} or [place] store_conn_id"
 _QUOTA = {"QuotaExceeded", "XMinioStorageFull", "InsufficientCapacity", "507"}
 
 
@@ -270,7 +269,7 @@ def _unreachable(error: BaseException, url: str) -> SluiceError | None:
     names = {type(cause).__name__ for cause in _causes(error)}
     detail = " ".join(str(error).split())
     if names & {"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"}:
-        return StoreError(f"no credentials for {url} ({detail})", _REMEDY.format("the AWS environment"))
+        return StoreError(f"no credentials for {url} ({detail})", "set the AWS environment or [place] store_conn_id")
     if names & {"ClientAuthenticationError", "CredentialUnavailableError", "DefaultCredentialsError"}:
         return StoreError(
             f"no credentials for {url} ({detail})", "set the environment of the store's client or [place] store_conn_id"

@@ -165,11 +165,6 @@ class StageSpec:
         return {role: source.field for role, source in self.inputs.items() if isinstance(source, NamedInput)}
 
     @property
-    def input_files(self) -> dict[str, tuple[str, ...]]:
-        """Prefixes of the files that are read, by role, for inputs that are read in part."""
-        return {role: source.files for role, source in self.own_inputs.items() if source.files}
-
-    @property
     def of_other_versions(self) -> frozenset[str]:
         """Roles of inputs from other versions; searches for the artifacts of a version do not follow them."""
         variants = (role for role, source in self.own_inputs.items() if source.variant)

@@ -53,10 +53,12 @@ class Store:
         self.root = root if "://" in root else os.path.abspath(os.path.expanduser(root))
         self._fs, self._base = remote.connect(self.root, brief=brief)
         protocol = remote.protocol_of(self.root)
-        self._is_local = protocol in {"file", "local"}
+        self.is_local = protocol in {"file", "local"}
+        """Whether the store is a folder on this machine, so that `local` makes no copies."""
         self._read_whole = remote.READ_WHOLE.get(protocol, {})
         self._read_range = remote.READ_RANGE.get(protocol, {})
-        self._requests = 0
+        self.requests = 0
+        """Number of read requests that this object has sent to a remote store, not counting the client's retries."""
         self._counting = threading.Lock()
 
     def __reduce__(self) -> tuple[type["Store"], tuple[str]]:
@@ -99,23 +101,17 @@ class Store:
 
     def folders(self, path: str = "") -> Sequence[str]:
         """Returns the names of the folders directly in `path` ("": the root), sorted."""
-        with self._translated_errors(path, requests=1):
-            try:
-                entries = self._fs.ls(self._full(path), detail=True)
-            except FileNotFoundError:
-                return ()
-        folders = (str(entry["name"]) for entry in entries if entry["type"] == "directory")
-        return sorted(name.rstrip("/").rpartition("/")[2] for name in folders)
+        return self._names(path, "directory")
 
     def names(self, path: str) -> Sequence[str]:
         """Returns the names of the files directly in the folder `path`, sorted."""
-        with self._translated_errors(path, requests=1):
-            try:
-                entries = self._fs.ls(self._full(path), detail=True)
-            except FileNotFoundError:
-                return ()
-        files = (str(entry["name"]).rpartition("/")[2] for entry in entries if entry["type"] == "file")
-        return sorted(name for name in files if not name.endswith(_ASIDE))
+        return [name for name in self._names(path, "file") if not name.endswith(_ASIDE)]
+
+    def _names(self, path: str, kind: str) -> Sequence[str]:
+        entries: Sequence[Any] = ()
+        with self._translated_errors(path, requests=1), contextlib.suppress(FileNotFoundError):
+            entries = self._fs.ls(self._full(path), detail=True)
+        return sorted(str(one["name"]).rstrip("/").rpartition("/")[2] for one in entries if one["type"] == kind)
 
     def open(self, path: str) -> BinaryIO:
         """Opens a file for reading bytes; raises FileNotFoundError."""
@@ -146,7 +142,7 @@ class Store:
 
         Otherwise nothing would exist in it and listings would be empty, as in a new store.
         """
-        if not self._is_local:
+        if not self.is_local:
             return
         remedy = "set [place] store to another folder"
         try:
@@ -159,16 +155,6 @@ class Store:
             cause = f"the store {self.root} cannot be read ({error.strerror})"
             raise StoreError(cause, f"correct that, or {remedy}") from error
 
-    @property
-    def requests(self) -> int:
-        """Number of read requests that this object has sent to a remote store, not counting the client's retries."""
-        return self._requests
-
-    @property
-    def is_local(self) -> bool:
-        """Whether the store is a folder on this machine, so that `local` makes no copies."""
-        return self._is_local
-
     @contextlib.contextmanager
     def write(self, path: str) -> Iterator[BinaryIO]:
         """Yields a binary file that atomically replaces `path` on a clean exit, and is removed otherwise.
@@ -177,8 +163,8 @@ class Store:
             StoreError: the store is full or rejects the file; names the path and the remedy.
         """
         with self._translated_errors(path, remote_errors=False):
-            if self._is_local:
-                with self._aside(path) as (file, aside):
+            if self.is_local:
+                with self._aside(path) as aside, open(aside, "wb") as file:
                     yield file
                     _flush(file)
                     os.replace(aside, self._full(path))
@@ -199,16 +185,14 @@ class Store:
         """
         with self._translated_errors(target, requests=1):
             full = self._full(target)
-            if not self._is_local:
+            if not self.is_local:
                 try:
                     self._fs.cp_file(self._full(source), full)
                 except FileNotFoundError:
                     self._fs.makedirs(full.rpartition("/")[0], exist_ok=True)  # HDFS has folders
                     self._fs.cp_file(self._full(source), full)
                 return
-            os.makedirs(os.path.dirname(full), exist_ok=True)
-            aside = f"{full}.{secrets.token_hex(6)}{_ASIDE}"
-            try:
+            with self._aside(target) as aside:
                 try:
                     os.link(self._full(source), aside)
                 except OSError as error:
@@ -216,9 +200,6 @@ class Store:
                         raise
                     shutil.copyfile(self._full(source), aside)  # a file system without links, or too many of them
                 os.replace(aside, full)
-            finally:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(aside)
 
     def publish(self, path: str, data: bytes) -> None:
         """Creates `path` with `data`; exactly one of several writers succeeds.
@@ -228,11 +209,11 @@ class Store:
             StoreError: the store is full or rejects the file.
         """
         with self._translated_errors(path):
-            if not self._is_local:
+            if not self.is_local:
                 if not remote.create(self._fs, self._full(path), data):
                     raise AlreadyPublished(path)
                 return
-            with self._aside(path) as (file, aside):
+            with self._aside(path) as aside, open(aside, "wb") as file:
                 file.write(data)
                 _flush(file)
                 try:
@@ -256,7 +237,7 @@ class Store:
         A file of a remote store is fetched once into a cache folder of this machine (`tasks.core.cache`).
         """
         full = self._full(path)
-        if self._is_local:
+        if self.is_local:
             return full
         with self._translated_errors(path, requests=1):
             # The path is not a sufficient key: an artifact may have been deleted and made again.
@@ -279,7 +260,7 @@ class Store:
         shutil.rmtree(self._scratch(path), ignore_errors=True)
 
     def _scratch(self, path: str) -> Path:
-        if self._is_local:
+        if self.is_local:
             return Path(self._full(path))
         name = sha256_of(self.url(path).encode())[:32]
         return Path(tempfile.gettempdir()) / "sluice-scratch" / name
@@ -291,13 +272,13 @@ class Store:
         return f"{self._base}/{path}" if path else self._base
 
     @contextlib.contextmanager
-    def _aside(self, path: str) -> Iterator[tuple[BinaryIO, str]]:
+    def _aside(self, path: str) -> Iterator[str]:
+        """Yields the name under which a local file is written before it gets its own; removes what is left there."""
         full = self._full(path)
         os.makedirs(os.path.dirname(full), exist_ok=True)
         aside = f"{full}.{secrets.token_hex(6)}{_ASIDE}"
         try:
-            with open(aside, "wb") as file:
-                yield file, aside
+            yield aside
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(aside)
@@ -308,15 +289,15 @@ class Store:
 
         Adds `requests` to the count of requests.
         """
-        if requests and not self._is_local:
+        if requests and not self.is_local:
             with self._counting:
-                self._requests += requests
+                self.requests += requests
         try:
             yield
         except (SluiceError, AlreadyPublished):
             raise
         except Exception as error:
-            translated = self._translate(error, path, remote_errors and not self._is_local)
+            translated = self._translate(error, path, remote_errors and not self.is_local)
             if translated is None:
                 raise
             raise translated from error
@@ -324,9 +305,9 @@ class Store:
     def _translate(self, error: Exception, path: str, remote_errors: bool) -> SluiceError | None:
         number = error.errno if isinstance(error, OSError) else None
         if number in _FULL:
-            where = self.url(path) if self._is_local else tempfile.gettempdir()
+            where = self.url(path) if self.is_local else tempfile.gettempdir()
             return StoreError(f"the store is full while writing {where}", "free space and run again")
-        if number in _FORBIDDEN and self._is_local:
+        if number in _FORBIDDEN and self.is_local:
             return StoreError(
                 f"no permission to use {self.url(path)} ({os.strerror(number or 0)})",
                 "grant it or set [place] store to another folder",

@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 log = logging.getLogger("sluice.progress")
 _QUIET_S = 5.0
+"""Least seconds between two log lines."""
 BROKEN_PIPE_STATUS = 128 + signal.SIGPIPE
 """Exit status that a shell reports for a command ended by SIGPIPE."""
 
@@ -25,12 +26,10 @@ class Progress:
 
     Args:
         label: name of the work, such as "annotate".
-        quiet_s: least seconds between two log lines.
     """
 
-    def __init__(self, label: str, quiet_s: float = _QUIET_S) -> None:
+    def __init__(self, label: str) -> None:
         self.label = label
-        self.quiet_s = quiet_s
         self._begin = time.monotonic()
         self._reported = float("-inf")
         self._done_before: float | None = None
@@ -41,7 +40,7 @@ class Progress:
             self._done_before = done if done < total else 0.0
         now = time.monotonic()
         finished = done >= total
-        if not finished and now - self._reported < (0.2 if sys.stderr.isatty() else self.quiet_s):
+        if not finished and now - self._reported < (0.2 if sys.stderr.isatty() else _QUIET_S):
             return
         self._reported = now
         remaining = self._remaining(done, total, now)

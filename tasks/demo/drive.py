@@ -7,12 +7,12 @@ read every 3 s. Each client logs in once. Every failed request is a one-line Tra
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 from urllib.parse import quote
 
 import httpx
@@ -38,7 +38,6 @@ OUTAGE_S = 90.0
 """Seconds for which polls are retried while Airflow does not answer."""
 
 _DONE = ("success", "failed", "upstream_failed", "skipped", "removed")
-T = TypeVar("T")
 
 
 @dataclass
@@ -126,10 +125,6 @@ class Airflow:
         """Returns the ids of the DAGs that Airflow has parsed without an import error."""
         return {dag["dag_id"] for dag in self.pages("/dags", "dags", exclude_stale=True)}
 
-    def import_errors(self) -> list[Json]:
-        """Returns the import errors of DAG files."""
-        return self.pages("/importErrors", "import_errors")
-
     def trigger(self, dag_id: str, conf: Json) -> str:
         """Starts a DAG run and returns its id."""
         response = self.call("POST", f"/dags/{quote(dag_id)}/dagRuns", json={"logical_date": None, "conf": conf})
@@ -181,13 +176,12 @@ class DagChain:
     Args:
         airflow: client with a login.
         recipe: name of the recipe of the DAGs.
-        last: last DAG of the run; "": the last of `dags`.
-        dags: the DAGs of the recipe.
+        dags: the DAGs of the run.
     """
 
-    def __init__(self, airflow: Airflow, recipe: str, last: str = "", dags: Sequence[str] = CHAIN) -> None:
+    def __init__(self, airflow: Airflow, recipe: str, dags: Sequence[str] = CHAIN) -> None:
         self.airflow = airflow
-        self.dag_runs = [DagRunStatus(f"{recipe}.{dag}") for dag in dags[: dags.index(last or dags[-1]) + 1]]
+        self.dag_runs = [DagRunStatus(f"{recipe}.{dag}") for dag in dags]
         self._waiting_since = time.monotonic()
         self._logs_read = 0.0
 
@@ -196,7 +190,7 @@ class DagChain:
         expected = {dag_run.dag_id for dag_run in self.dag_runs}
         deadline = time.monotonic() + limit_s
         while missing := expected - self.airflow.dag_ids():
-            if errors := self.airflow.import_errors():
+            if errors := self.airflow.pages("/importErrors", "import_errors"):
                 last = errors[0]["stack_trace"].strip().splitlines()[-1]
                 raise TransientError(f"Airflow cannot read {errors[0]['filename']}: {last}")
             if time.monotonic() > deadline:
@@ -218,7 +212,7 @@ class DagChain:
             TransientError: Airflow does not answer for more than 90 s, or a finished DAG triggers no other DAG.
         """
         while True:
-            self._with_retries(self._poll)
+            self._poll_with_retries()
             yield self.dag_runs
             if self.dag_runs[-1].state == "success":
                 return
@@ -287,12 +281,12 @@ class DagChain:
         cause = cause_in(self.airflow.log(failed))
         return RunFailed(f"{dag_run.dag_id}, task {failed['task_id']}{index}: {cause}", f"see {where}")
 
-    def _with_retries(self, poll: Callable[[], T]) -> T:
+    def _poll_with_retries(self) -> None:
         # The supervisor restarts a dead API server within about 15 s; the run continues meanwhile.
         deadline = time.monotonic() + OUTAGE_S
         while True:
             try:
-                return poll()
+                return self._poll()
             except TransientError as error:
                 refused = isinstance(error, ApiError) and error.status < 500
                 if refused or not str(error).startswith("Airflow") or time.monotonic() > deadline:

@@ -23,13 +23,13 @@ from tasks.demo import stack
 from tasks.demo.drive import Airflow, DagChain, DagRunStatus
 from tasks.demo.home import Home
 from tasks.demo.report import RunArtifacts, curve, times
-from tasks.demo.run import RunRequest, Screen, run_request
+from tasks.demo.run import RunRequest, Screen, run_chain, run_request
 from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.documents.chunks import heading_path
 from tasks.formats.documents.examples import Example, Examples
 from tasks.formats.tokens.exposure import origin_of, tokenizer_of, unrecorded
 from tasks.run.import_model import imported_model
-from tasks.run.recipe import Recipe, find_recipe
+from tasks.run.recipe import find_recipe
 from tasks.run.trace.answer import PageTrace
 from tasks.run.trace.text import render_tuned
 from tasks.run.trace.trace import trace
@@ -115,7 +115,7 @@ def finetune(home: Home, base: str) -> None:
         dag_runs = [
             run
             for dags in (recipe.parts, ("finetune",))
-            for run in _run_chain(DagChain(airflow, RECIPE, dags=dags), request, screen)
+            for run in run_chain(DagChain(airflow, RECIPE, dags), request, screen)
         ]
     for line in tuning_report(RunArtifacts(store, RECIPE, request.version), len(manuals), dag_runs):
         print(line)
@@ -129,19 +129,10 @@ def _newest_base(store: Store) -> Artifact | None:
 
 def _train_base(home: Home, store: Store, airflow: Airflow, screen: Screen) -> Artifact:
     """Runs the whole pipeline of the smallest recipe, and returns its checkpoint."""
-    recipe: Recipe = find_recipe(BASES[-1])
+    recipe = find_recipe(BASES[-1])
     request = run_request(home, recipe.name, "", "", "")
-    _run_chain(DagChain(airflow, recipe.name, dags=recipe.parts), request, screen)
+    run_chain(DagChain(airflow, recipe.name, recipe.parts), request, screen)
     return Artifact.open_at(store, ArtifactId(f"{recipe.name}/checkpoint", recipe.version))
-
-
-def _run_chain(chain: DagChain, request: RunRequest, screen: Screen) -> list[DagRunStatus]:
-    """Runs a chain to completion; returns its DAG runs."""
-    chain.wait_for_dags()
-    chain.start(request.conf())
-    for dag_runs in chain.follow():
-        screen.show(dag_runs)
-    return chain.dag_runs
 
 
 @dataclass(frozen=True)

@@ -57,15 +57,20 @@ def run(home: Home, request: RunRequest) -> None:
     recipe = find_recipe(request.recipe)
     stack.up(home)
     with Airflow(home.airflow_url, home.password()) as airflow, Screen() as screen:
-        chain = DagChain(airflow, recipe.name, dags=recipe.parts)
-        chain.wait_for_dags()
-        chain.start(request.conf())
-        for dag_runs in chain.follow():
-            screen.show(dag_runs)
+        dag_runs = run_chain(DagChain(airflow, recipe.name, recipe.parts), request, screen)
     artifacts = RunArtifacts(Store(home.store), recipe.name, request.version or recipe.version)
-    for line in report(artifacts, chain.dag_runs, recipe.parts):
+    for line in report(artifacts, dag_runs, recipe.parts):
         print(line)
     print(f"\n{stack.addresses(home)}\nStop everything: make down")
+
+
+def run_chain(chain: DagChain, request: RunRequest, screen: "Screen") -> list[DagRunStatus]:
+    """Runs a chain to completion; returns its DAG runs."""
+    chain.wait_for_dags()
+    chain.start(request.conf())
+    for dag_runs in chain.follow():
+        screen.show(dag_runs)
+    return chain.dag_runs
 
 
 def run_request(home: Home, recipe: str, version: str, seeds: str, contact: str) -> RunRequest:

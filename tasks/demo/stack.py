@@ -19,7 +19,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Literal
 
@@ -33,12 +33,11 @@ from tasks.demo.home import CHECKOUT, MARK, Home
 SERVICE = "SLUICE_SERVICE"
 """Environment variable with the name of a process's service."""
 
+Process = subprocess.Popen[bytes]
 State = Literal["waiting", "starting", "healthy", "restarting", "stopping"]
 
 UP_S = 300.0
 DOWN_S = 30.0
-
-Output = Callable[[str], None]
 
 
 class ServiceStatus(BaseModel):
@@ -64,7 +63,7 @@ class Status(BaseModel):
         temporary.replace(run / "status.json")
 
 
-def up(home: Home, output: Output = print) -> None:
+def up(home: Home) -> None:
     """Starts the stack and waits until it is healthy.
 
     Raises:
@@ -73,18 +72,18 @@ def up(home: Home, output: Output = print) -> None:
         TransientError: a service does not become healthy within three minutes; the message names its log.
     """
     home.prepare()
-    supervisor: subprocess.Popen[bytes] | None = None
+    supervisor: Process | None = None
     if read_status(home.run) is None:
         if leftovers := stack_processes(home.root):
-            output(f"killing {len(leftovers)} leftover processes of an earlier stack")
+            print(f"killing {len(leftovers)} leftover processes of an earlier stack")
             kill_processes(leftovers)
         check_ports(home)
         _check_servers(home)
-        supervisor = _start(home)
-    _wait(home, supervisor, output)
+        supervisor = spawn(home, "supervisor", [sys.executable, "-m", "tasks.demo", "supervise"])
+    _wait(home, supervisor)
 
 
-def down(home: Home, output: Output = print) -> None:
+def down(home: Home) -> None:
     """Stops the stack and kills its remaining processes."""
     status = read_status(home.run)
     if status is not None:
@@ -96,22 +95,22 @@ def down(home: Home, output: Output = print) -> None:
     if leftovers:
         kill_processes(leftovers)
     if status is None and not leftovers:
-        output("nothing is running")
+        print("nothing is running")
     else:
-        output("stopped")
+        print("stopped")
 
 
-def show(home: Home, output: Output = print) -> bool:
+def show(home: Home) -> bool:
     """Prints the state of every service; returns whether all are healthy."""
     status = read_status(home.run)
     if status is None:
-        output("nothing is running (start it: make up)")
+        print("nothing is running (start it: make up)")
         return False
     for name, service in status.services.items():
         memory = _memory_mb(service.pid)
         restarts = f", restarted {service.restarts} times" if service.restarts else ""
-        output(f"{name:15} {service.state:11} process {service.pid or '-'}{memory}{restarts}")
-    output(addresses(home))
+        print(f"{name:15} {service.state:11} process {service.pid or '-'}{memory}{restarts}")
+    print(addresses(home))
     return status.ready
 
 
@@ -134,20 +133,35 @@ def _check_servers(home: Home) -> None:
         probe(home.remote)
 
 
-def _start(home: Home) -> subprocess.Popen[bytes]:
-    with (home.logs / "supervisor.log").open("ab") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", "tasks.demo", "supervise"],
-            cwd=CHECKOUT,
-            env=home.environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+def spawn(home: Home, name: str, command: Sequence[str], extra: Mapping[str, str] | None = None) -> Process:
+    """Starts one process of the stack in a new session; its output is appended to `logs/<name>.log`.
+
+    Raises:
+        TransientError: the program is not installed.
+    """
+    environment = {**home.environment(), **(extra or {}), SERVICE: name}
+    with (home.logs / f"{name}.log").open("ab") as output:
+        try:
+            return subprocess.Popen(
+                command,
+                cwd=CHECKOUT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                # Background jobs of a shell ignore SIGINT, which children inherit; Airflow shuts down on SIGINT only.
+                preexec_fn=_default_signals,
+            )
+        except OSError as error:
+            raise TransientError(f"{command[0]} cannot be started ({error.strerror})", "run `make install`") from None
 
 
-def _wait(home: Home, supervisor: subprocess.Popen[bytes] | None, output: Output) -> None:
+def _default_signals() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _wait(home: Home, supervisor: Process | None) -> None:
     began = time.monotonic()
     announced: set[str] = set()
     while time.monotonic() - began < UP_S:
@@ -156,12 +170,14 @@ def _wait(home: Home, supervisor: subprocess.Popen[bytes] | None, output: Output
             healthy = {name for name, service in status.services.items() if service.state == "healthy"}
             if supervisor is not None:
                 for name in sorted(healthy - announced):
-                    output(f"{time.monotonic() - began:5.1f} s  {name} is up")
+                    print(f"{time.monotonic() - began:5.1f} s  {name} is up")
             announced |= healthy
             if status.ready:
                 return
         elif supervisor is not None and supervisor.poll() is not None:
-            _raise_start_failure(home)
+            last = read_last(home.run)
+            cause = last.error if last and last.error else "the supervisor ended early"
+            raise TransientError(cause, f"see {home.logs / 'supervisor.log'}")
         time.sleep(0.2)
     raise _not_healthy(home, status, announced)
 
@@ -177,12 +193,6 @@ def _not_healthy(home: Home, status: Status | None, healthy: set[str]) -> Transi
     if last := home.last_line(name):
         cause += f"; its last log line: {last[:300]}"
     return TransientError(cause, f"see {home.logs / f'{name}.log'}")
-
-
-def _raise_start_failure(home: Home) -> None:
-    last: Status | None = read_last(home.run)
-    log = home.logs / "supervisor.log"
-    raise TransientError(last.error if last and last.error else "the supervisor ended early", f"see {log}")
 
 
 def _memory_mb(pid: int) -> str:

@@ -15,7 +15,6 @@ import logging
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 import urllib.request
@@ -29,7 +28,7 @@ from types import FrameType
 from tasks.core.errors import SluiceError, TransientError
 from tasks.demo import drive
 from tasks.demo.home import CHECKOUT, Home
-from tasks.demo.stack import SERVICE, ServiceStatus, Status, kill_processes, stack_processes, take_lock
+from tasks.demo.stack import Process, ServiceStatus, Status, kill_processes, spawn, stack_processes, take_lock
 
 log = logging.getLogger("sluice.demo")
 
@@ -189,7 +188,7 @@ class SupervisedService:
     """A service and its current process, across restarts."""
 
     service: Service
-    process: subprocess.Popen[bytes] | None = None
+    process: Process | None = None
     status: ServiceStatus = field(default_factory=ServiceStatus)
     started: float = 0.0
     checked: float = 0.0
@@ -326,36 +325,6 @@ class Supervisor:
         log.info("stopped")
 
 
-def spawn(
-    home: Home, name: str, command: tuple[str, ...] | list[str], extra: dict[str, str]
-) -> subprocess.Popen[bytes]:
-    """Starts one process of the stack in a new session; its output is appended to `logs/<name>.log`.
-
-    Raises:
-        TransientError: the program is not installed.
-    """
-    environment = home.environment() | extra | {SERVICE: name}
-    with (home.logs / f"{name}.log").open("ab") as output:
-        try:
-            return subprocess.Popen(
-                command,
-                cwd=CHECKOUT,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                # Background jobs of a shell ignore SIGINT, which children inherit; Airflow shuts down on SIGINT only.
-                preexec_fn=_default_signals,
-            )
-        except OSError as error:
-            raise TransientError(f"{command[0]} cannot be started ({error.strerror})", "run `make install`") from None
-
-
-def _default_signals() -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 def _stamp(home: Home) -> Path:
     return home.database.with_suffix(".version")
 
@@ -364,7 +333,7 @@ def _stamp_text(home: Home) -> str:
     return f"{version('apache-airflow-core')} {home.postgres or 'SQLite'}"
 
 
-def migrate(home: Home) -> subprocess.Popen[bytes] | None:
+def migrate(home: Home) -> Process | None:
     """Starts the migration of Airflow's database; returns None if this version of Airflow has already migrated it.
 
     Raises:
@@ -374,7 +343,7 @@ def migrate(home: Home) -> subprocess.Popen[bytes] | None:
     exists = home.postgres.is_migrated() if home.postgres else home.database.exists()
     if exists and stamp.exists() and stamp.read_text() == _stamp_text(home):
         return None
-    return spawn(home, "migrate", ["airflow", "db", "migrate"], {})
+    return spawn(home, "migrate", ["airflow", "db", "migrate"])
 
 
 def finish_migration(home: Home, code: int) -> None:

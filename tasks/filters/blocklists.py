@@ -18,7 +18,6 @@ import gzip
 import hashlib
 import os
 import re
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -259,11 +258,8 @@ def _hash(key: bytes) -> int:
 
 
 def _save(path: Path, array: NDArray[np.generic]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            np.save(file, array)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with cache.claim_copy(path, array.nbytes) as aside:
+        if aside:
+            with aside.open("wb") as file:
+                np.save(file, array)
+            os.replace(aside, path)

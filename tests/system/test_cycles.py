@@ -118,7 +118,7 @@ def cycle(stack, changing: Site, version: str) -> Cycle:
         "extract.files": FILES,
         "consolidate.limits.gopher_quality.min_letters": 0.5,
     }
-    chain = DagChain(stack.airflow, "web", last="corpus")
+    chain = DagChain(stack.airflow, "web", ("crawl", "corpus"))
     chain.wait_for_dags()
     stack.pause("web.tokens", True)
     chain.start({"version": version, "overrides": overrides})

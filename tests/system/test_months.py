@@ -113,7 +113,7 @@ def test_unattended_months_publish_what_is_new_and_ring_for_what_has_changed(sta
         place = 'mlflow = "${MLFLOW_TRACKING_URI:-}"'
         path.write_text(recipe_text(site, str(stack.home.root / f"store-{count}"), place))
         recipe = Recipe.load(path)
-        DagChain(stack.airflow, "living", dags=(*recipe.parts, "cycle")).wait_for_dags(LIMIT_S)
+        DagChain(stack.airflow, "living", (*recipe.parts, "cycle")).wait_for_dags(LIMIT_S)
 
         def run(version: str) -> None:
             run_id = stack.airflow.trigger("living.cycle", {"version": version})

@@ -15,7 +15,7 @@ from tasks.formats.documents.text import clean
 from tasks.formats.pdf.blocks import END, BodyStyle, PdfBlock, blocks
 from tasks.formats.pdf.characters import RawPage, displayed
 from tasks.formats.pdf.columns import regions
-from tasks.formats.pdf.health import health
+from tasks.formats.pdf.health import NEEDS_OCR, health
 from tasks.formats.pdf.lines import lines
 from tasks.formats.pdf.reader import Limits, open_pdf, pages, title_of
 from tasks.formats.pdf.segments import Segment, segments, without_ruby
@@ -108,16 +108,17 @@ def read_pdf(
     with open_pdf(data, limits) as document:
         file_title = title_of(document)
         for raw in pages(document, limits):
-            state = health(raw)
+            score = health(raw)
+            unreadable = score >= NEEDS_OCR
             page = _Page(raw.number, raw.height, [], [])
-            ocr_blocks = read_page(raw.number) if read_page and (all_pages or state.needs_ocr) else None
+            ocr_blocks = read_page(raw.number) if read_page and (all_pages or unreadable) else None
             if ocr_blocks is not None:
                 page.other = ocr_blocks
-            elif not state.needs_ocr:
+            elif not unreadable:
                 page.upright, page.turned = segments(raw.chars)
                 page.upright = without_ruby(page.upright)
                 raw_pages[raw.number] = replace(raw, chars=[])
-            scores.append(PageScore(raw.number, round(state.score, 3), state.needs_ocr and ocr_blocks is None))
+            scores.append(PageScore(raw.number, round(score, 3), unreadable and ocr_blocks is None))
             pages_read.append(page)
     blocks_read = _blocks(pages_read)
     text, layout = join_blocks(blocks_read)

@@ -9,7 +9,6 @@ and `mixed` (words with letters of several scripts, from another kind of wrong m
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
@@ -50,24 +49,12 @@ _SPACE = Char(0x20, 0, 0, 0, 0, None)
 _FEW = 50
 
 
-@dataclass(frozen=True)
-class Health:
-    """OCR score of a page, 0 to 1."""
-
-    score: float
-
-    @property
-    def needs_ocr(self) -> bool:
-        """Whether the page is to be rejected as `needs_ocr`."""
-        return self.score >= NEEDS_OCR
-
-
-def health(page: RawPage) -> Health:
-    """Returns the score of a page: 0 for a good text layer or an empty page, 1 for a scan."""
+def health(page: RawPage) -> float:
+    """Returns the OCR score of a page: 0 for a good text layer or an empty page, 1 for a scan."""
     drawn = [char for char in page.chars if char.face is not None and char.code > 0x20]
     if not drawn:
-        return Health(1.0 if page.objects else 0.0)
-    return Health(max(_scan(page, drawn), _unmapped(page.chars, drawn), _garbled(page.chars), _mixed(page.chars)))
+        return 1.0 if page.objects else 0.0
+    return max(_scan(page, drawn), _unmapped(page.chars, drawn), _garbled(page.chars), _mixed(page.chars))
 
 
 def _scan(page: RawPage, drawn: list[Char]) -> float:

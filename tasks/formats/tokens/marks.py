@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from tasks.core.artifact import Artifact
 from tasks.core.config import Config, canonical_json
@@ -48,6 +48,9 @@ class Mark(Config):
     shards: tuple[str, ...] = Field(default=(), exclude_if=lambda shards: not shards)
 
 
+_MARKS = TypeAdapter(tuple[Mark, ...])
+
+
 def to_json(marks: Sequence[Mark]) -> bytes:
     """Returns marks as the content of FILE; equal marks give equal bytes."""
     return (canonical_json(list(marks)) + "\n").encode()
@@ -55,8 +58,7 @@ def to_json(marks: Sequence[Mark]) -> bytes:
 
 def from_json(content: bytes | str) -> tuple[Mark, ...]:
     """Parses the content of FILE."""
-    text = content if isinstance(content, str) else content.decode()
-    return _MarkList.model_validate_json(f'{{"marks":{text}}}').marks
+    return _MARKS.validate_json(content)
 
 
 def of_run(checkpoint: Artifact) -> tuple[Mark, ...]:
@@ -77,10 +79,6 @@ def first_blank(marks: Iterable[Mark], shard: str, row: int) -> int | None:
 def _has(rows: Sequence[int], row: int) -> bool:
     position = bisect_left(rows, row)
     return position < len(rows) and rows[position] == row
-
-
-class _MarkList(Config):
-    marks: tuple[Mark, ...]
 
 
 def plain(marks: Sequence[Mark]) -> list[dict[str, Any]]:

@@ -66,7 +66,7 @@ def check_weights(weights: Mapping[str, float]) -> None:
 def _remedy(weights: Mapping[str, float], total: float) -> str:
     if total <= 0:
         return "give at least one source a weight above 0"
-    scaled = ", ".join(f"{source} = {share / GRID:g}" for source, share in resolve_any(weights).items())
+    scaled = ", ".join(f"{source} = {share / GRID:g}" for source, share in _apportion(weights).items())
     return f"divide each by {total:.6g}, which gives {scaled}"
 
 
@@ -80,16 +80,11 @@ def resolve(weights: Mapping[str, float]) -> dict[str, int]:
         ValueError: the weights do not sum to 1.
     """
     check_weights(weights)
-    return resolve_any(weights)
+    return _apportion(weights)
 
 
-def resolve_any(amounts: Mapping[str, float]) -> dict[str, int]:
-    """Like `resolve`, for amounts of any positive sum, such as token counts."""
-    return _apportion(amounts, GRID)
-
-
-def _apportion(amounts: Mapping[str, float], whole: int) -> dict[str, int]:
-    """Divides `whole` parts in proportion to amounts of any positive sum; see `resolve`."""
+def _apportion(amounts: Mapping[str, float], whole: int = GRID) -> dict[str, int]:
+    """Divides `whole` parts in proportion to amounts of any positive sum, such as token counts; see `resolve`."""
     total = math.fsum(amounts.values())
     if total <= 0:
         raise ValueError("no source has an amount above 0")
@@ -116,7 +111,7 @@ def grid_weights(amounts: Mapping[str, float]) -> dict[str, float]:
     >>> grid_weights({"web": 3, "books": 1})
     {'books': 0.25, 'web': 0.75}
     """
-    return {source: parts / GRID for source, parts in resolve_any(amounts).items()}
+    return {source: parts / GRID for source, parts in _apportion(amounts).items()}
 
 
 def replay_weights(

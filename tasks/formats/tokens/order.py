@@ -217,15 +217,11 @@ class Order:
 
         Computes a block of steps at once, and keeps the newest blocks. Safe for use by several threads.
         """
-        block, row = divmod(self._checked(step), self._block_steps)
+        if step < 0:
+            raise ValueError(f"steps count from 0; there is no step {step}")
+        block, row = divmod(step, self._block_steps)
         sources, sequences, epochs = (column[row].tolist() for column in self._block(block))
         return list(zip((self._sources[index] for index in sources), sequences, epochs, strict=True))
-
-    def quotas(self, step: int) -> dict[str, int]:
-        """Returns the number of sequences of each source in a step; they sum to the batch size."""
-        sources, _ = self._draws(self._checked(step), 1)
-        counts = np.bincount(sources, minlength=len(self._sources))
-        return dict(zip(self._sources, counts.tolist(), strict=True))
 
     def count_drawn(self, source: str, steps: int) -> int:
         """Returns the number of sequences of a source in the first `steps` steps.
@@ -235,7 +231,8 @@ class Order:
         if source not in self.sequences:
             return 0
         slots = steps * self.batch_size
-        return self._stage_of(slots).count(self._sources.index(source), slots)
+        stage = next(stage for stage in reversed(self._stages) if stage.first <= slots)
+        return stage.count(self._sources.index(source), slots)
 
     def steps_of(self, source: str, seq_id: int, until_step: int) -> list[int]:
         """Returns the steps below `until_step` that contain the sequence: each step once, ascending.
@@ -255,7 +252,8 @@ class Order:
         index, total = self._sources.index(source), self.count_drawn(source, until_step)
         steps: list[int] = []
         for epoch in range(-(-total // size)):
-            position = int(self._permutation(source, epoch).invert(np.array([seq_id]))[0])
+            permutation = _permutation(size, self._key(source, epoch))
+            position = int(permutation.invert(np.array([seq_id]))[0])
             draw = epoch * size + position
             if draw < total:
                 stage = next(stage for stage in reversed(self._stages) if draw >= stage.before[index])
@@ -263,11 +261,6 @@ class Order:
                 if step not in steps[-1:]:  # the draws ascend, so equal steps are neighbors
                     steps.append(step)
         return steps
-
-    def _checked(self, step: int) -> int:
-        if step < 0:
-            raise ValueError(f"steps count from 0; there is no step {step}")
-        return step
 
     def _compute_block(self, block: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Returns source index, sequence and epoch of the slots of a block, int64 (steps, batch size) each."""
@@ -291,19 +284,11 @@ class Order:
         sources, draw = (np.concatenate(column) for column in zip(*drawn, strict=True))
         return sources, draw
 
-    def _stage_of(self, slot: int) -> _Stage:
-        return next(stage for stage in reversed(self._stages) if stage.first <= slot)
-
-    def _permutation(self, source: str, epoch: int) -> Permutation:
-        return _permutation(self.sequences[source], self._key(source, epoch))
-
     def _key(self, source: str, epoch: int) -> str:
         return f"{self.seed}/{source}/{epoch}"
 
 
-@lru_cache(maxsize=256)
-def _permutation(size: int, key: str) -> Permutation:
-    return Permutation(size, key)
+_permutation = lru_cache(maxsize=256)(Permutation)
 
 
 class _Schedule:

@@ -21,7 +21,7 @@ import shutil
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -133,7 +133,7 @@ class Plan:
     @classmethod
     def open(cls, artifact: Artifact) -> "Plan":
         """Opens the plan in an artifact of the stage pack."""
-        return cls(json.loads(artifact.read(SUMMARY)), _FromArtifact(artifact))
+        return cls(json.loads(artifact.read(SUMMARY)), partial(_load_from, artifact))
 
     @classmethod
     def by_ranges(cls, artifact: Artifact) -> "Plan":
@@ -158,13 +158,10 @@ class Plan:
             raise InputError(
                 f"no pack plan in {folder}: {Path(SUMMARY).name} is missing", "run the stage pack"
             ) from None
-        return cls(summary, _FromFolder(folder))
+        return cls(summary, partial(_load_file, folder))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"summary": self.summary, "load": self._load}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Plan, (self.summary, self._load)
 
     @property
     def seq_len(self) -> int:
@@ -273,20 +270,12 @@ def hold(artifact: Artifact, folder: Path) -> Path:
     return folder
 
 
-@dataclass(frozen=True)
-class _FromArtifact:
-    artifact: Artifact
-
-    def __call__(self, name: str) -> PlanArray:
-        return load_array(self.artifact.local(f"{FOLDER}/{name}"), mapped=True)
+def _load_from(artifact: Artifact, name: str) -> PlanArray:
+    return load_array(artifact.local(f"{FOLDER}/{name}"), mapped=True)
 
 
-@dataclass(frozen=True)
-class _FromFolder:
-    folder: str
-
-    def __call__(self, name: str) -> PlanArray:
-        return load_array(Path(self.folder) / name, mapped=True)
+def _load_file(folder: str, name: str) -> PlanArray:
+    return load_array(Path(folder) / name, mapped=True)
 
 
 class _Ranges:

@@ -17,7 +17,6 @@ ranges of an open file.
 """
 
 import json
-import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -92,22 +91,6 @@ class ShardBuffer:
     n_bytes: pa.UInt32Array
     labels: Mapping[str, pa.StringArray] = field(default_factory=dict)
     """Label column -> label of each document."""
-
-    @classmethod
-    def of(
-        cls,
-        source: str,
-        split: str,
-        uids: Sequence[bytes],
-        tokens: Sequence[NDArray[Any]],
-        n_bytes: Sequence[int],
-        labels: Mapping[str, Sequence[str]] | None = None,
-    ) -> "ShardBuffer":
-        """Returns a buffer of documents that are not in Arrow arrays; see the attributes."""
-        columns = {name: pa.array(values, pa.string()) for name, values in (labels or {}).items()}
-        return cls(
-            source, split, pa.array(uids, pa.binary(16)), list_array(tokens), pa.array(n_bytes, pa.uint32()), columns
-        )
 
 
 def uid_bytes(uids: pa.FixedSizeBinaryArray) -> NDArray[np.uint8]:
@@ -400,18 +383,15 @@ class ShardSet:
     """All shards of an encoding. Files are mapped when they are read; picklable and safe to use after a fork.
 
     Args:
-        paths: local paths of shard files.
-
-    Raises:
-        InputError: there is no shard.
+        files: shard -> path in the folder.
+        parts: shard -> part of the artifact that has it.
+        folder: the files of an artifact; None: the paths are of local files.
     """
 
-    def __init__(self, paths: Iterable[str]) -> None:
-        self._files = {Path(path).stem: os.path.abspath(path) for path in sorted(paths)}
-        self._parts: dict[str, str] = {}
-        self._folder: ArtifactFolder | None = None
-        if not self._files:
-            raise InputError("there is no token shard to read", "run the stage encode first")
+    def __init__(self, files: Mapping[str, str], parts: Mapping[str, str], folder: ArtifactFolder | None) -> None:
+        self._files = files
+        self._parts = parts
+        self._folder = folder
         self._shard = lru_cache(MOST_MAPS)(self._map)
 
     @classmethod
@@ -423,25 +403,17 @@ class ShardSet:
         files = artifact.files(f"{FOLDER}/")
         if not files:
             raise InputError(f"{artifact.address} contains no token shard", "run the stage encode again")
-        shards = cls.__new__(cls)
-        # A cached copy of a remote file has another name, so shards are named after the artifact's files.
-        shards._files = {Path(file).stem: file for file in files}
-        shards._parts = {
+        parts = {
             Path(file.path).stem: part.name
             for part in artifact.parts
             for file in part.files
             if file.path.startswith(f"{FOLDER}/")
         }
-        shards._folder = artifact.folder
-        shards._shard = lru_cache(MOST_MAPS)(shards._map)
-        return shards
+        # A cached copy of a remote file has another name, so shards are named after the artifact's files.
+        return cls({Path(file).stem: file for file in files}, parts, artifact.folder)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_files": self._files, "_parts": self._parts, "_folder": self._folder}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ |= state
-        self._shard = lru_cache(MOST_MAPS)(self._map)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ShardSet, (self._files, self._parts, self._folder)
 
     @property
     def format(self) -> TokenFormat:

@@ -175,49 +175,8 @@ def _key(tokens: Sequence[int], itemsize: int) -> bytes:
     return np.array(tokens, dtype=f">u{itemsize}").tobytes()
 
 
-class SuffixSample:
-    """The sample of one suffix array, in memory.
-
-    Args:
-        path: local path of the file.
-        suffixes: number of suffixes of the whole array.
-        itemsize: bytes per token.
-
-    Raises:
-        InputError: the file is not readable, or belongs to another suffix array.
-    """
-
-    def __init__(self, path: str, suffixes: int, itemsize: int) -> None:
-        try:
-            self._keys: NDArray[np.bytes_] = load_array(path)
-        except (OSError, ValueError, EOFError) as error:
-            raise exhausted(error) or InputError(
-                f"{path} is not readable ({error})", "run the stage spans again"
-            ) from None
-        if self._keys.dtype != f"S{_SAMPLED_TOKENS * itemsize}" or len(self._keys) != -(-suffixes // SAMPLED_EVERY):
-            raise InputError(f"{path} is of another suffix array", "run the stage spans again")
-        self._suffixes = suffixes
-        self._itemsize = itemsize
-
-    def between(self, tokens: Sequence[int]) -> tuple[int, int]:
-        """Returns the range (first, end) of suffixes to search for some tokens.
-
-        It contains all suffixes that begin with the tokens, the last suffix before these and the first one after them.
-        """
-        # A key may end in zeros, which NumPy does not distinguish from padding, so equal keys stay in the range.
-        least, most = self._edges(tokens)
-        before = int(np.searchsorted(self._keys, least, "left")) - 1
-        after = int(np.searchsorted(self._keys, most, "right"))
-        return max(before, 0) * SAMPLED_EVERY, min(after * SAMPLED_EVERY + 1, self._suffixes)
-
-    def _edges(self, tokens: Sequence[int]) -> Iterator[bytes]:
-        key = _key(tokens[:_SAMPLED_TOKENS], self._itemsize)
-        yield key
-        yield key.ljust(_SAMPLED_TOKENS * self._itemsize, b"\xff")
-
-
 class SuffixArray:
-    """The suffix array of one group of shards, mapped into memory.
+    """The suffix array of one group of shards, mapped into memory, with its sample in memory.
 
     Args:
         path: local path of the file.
@@ -225,7 +184,7 @@ class SuffixArray:
         shards: the shards that it was built from.
 
     Raises:
-        InputError: the file is not a suffix array, or belongs to other shards.
+        InputError: a file is not readable, or belongs to other shards or another suffix array.
     """
 
     def __init__(self, path: str, sample: str, shards: ShardSet) -> None:
@@ -240,7 +199,16 @@ class SuffixArray:
         self.text = TokenText.of(shards, meta["shards"])
         if not len(self.text) == len(self._suffixes) == meta["tokens"]:
             raise InputError(f"{path} was built from other shards", "run the stage spans again")
-        self._sample = SuffixSample(sample, len(self._suffixes), shards.format.itemsize)
+        self._itemsize = shards.format.itemsize
+        try:
+            self._keys: NDArray[np.bytes_] = load_array(sample)
+        except (OSError, ValueError, EOFError) as error:
+            raise exhausted(error) or InputError(
+                f"{sample} is not readable ({error})", "run the stage spans again"
+            ) from None
+        keys = -(-len(self._suffixes) // SAMPLED_EVERY)
+        if self._keys.dtype != f"S{_SAMPLED_TOKENS * self._itemsize}" or len(self._keys) != keys:
+            raise InputError(f"{sample} is of another suffix array", "run the stage spans again")
 
     @classmethod
     def of(cls, spans: ArtifactFolder, name: str, shards: ShardSet) -> "SuffixArray":
@@ -254,7 +222,7 @@ class SuffixArray:
 
     def longest(self, tokens: Sequence[int]) -> int:
         """Returns the length of the longest prefix of the tokens that occurs in the text."""
-        (low, high), in_low, in_high = self._sample.between(tokens), 0, 0
+        (low, high), in_low, in_high = self._between(tokens), 0, 0
         while low < high:
             middle = (low + high) // 2
             # All suffixes between two share the prefix that both share with the tokens.
@@ -280,8 +248,20 @@ class SuffixArray:
         positions: NDArray[np.int64] = self._suffixes[first:end].astype(np.int64)
         return positions
 
+    def _between(self, tokens: Sequence[int]) -> tuple[int, int]:
+        """Returns the range (first, end) of suffixes to search for some tokens, by the sample.
+
+        It contains all suffixes that begin with the tokens, the last suffix before these and the first one after them.
+        """
+        # A key may end in zeros, which NumPy does not distinguish from padding, so equal keys stay in the range.
+        least = _key(tokens[:_SAMPLED_TOKENS], self._itemsize)
+        most = least.ljust(_SAMPLED_TOKENS * self._itemsize, b"\xff")
+        before = int(np.searchsorted(self._keys, least, "left")) - 1
+        after = int(np.searchsorted(self._keys, most, "right"))
+        return max(before, 0) * SAMPLED_EVERY, min(after * SAMPLED_EVERY + 1, len(self._suffixes))
+
     def _edge(self, tokens: Sequence[int], *, after: bool) -> int:
-        (low, high), in_low, in_high = self._sample.between(tokens), 0, 0
+        (low, high), in_low, in_high = self._between(tokens), 0, 0
         while low < high:
             middle = (low + high) // 2
             common, above = self._compare(tokens, middle, min(in_low, in_high))

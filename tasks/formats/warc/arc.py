@@ -12,12 +12,13 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, BinaryIO, NamedTuple, cast
+from types import SimpleNamespace
+from typing import BinaryIO, NamedTuple, cast
 
 import fastwarc
 from fastwarc import WarcRecordType
 
-from tasks.formats.warc.record import Damage, Digest, Reason, Record, read_record
+from tasks.formats.warc.record import BlockReader, Damage, Digest, Reason, Record, read_record
 from tasks.formats.warc.seek import GzipContent
 
 _GZIP = b"\x1f\x8b\x08"
@@ -175,7 +176,9 @@ class _ArcReader:
             return None
         try:
             record = next(iter(fastwarc.ArchiveIterator(cast(BinaryIO, block), parse_http=False)))
-            return read_record(record, _UnsearchedBlock(record.reader), offset, self._limit, self._digest)
+            # The block is not searched for other records.
+            reader = cast(BlockReader, SimpleNamespace(certain=True, read=record.reader.read))
+            return read_record(record, reader, offset, self._limit, self._digest)
         except (OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # from the file system or the network; FastWARC's own errors have no errno
@@ -242,15 +245,6 @@ class _ArcReader:
             return self._text.tell()
         begin, offset = self._text.member()
         return offset if begin == self._text.tell() else None
-
-
-class _UnsearchedBlock:
-    """Reader of the content of a record, which is not searched for other records."""
-
-    certain = True
-
-    def __init__(self, reader: Any) -> None:
-        self.read = reader.read
 
 
 def _parse_header(line: bytes) -> _Header | None:

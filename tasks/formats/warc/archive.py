@@ -7,7 +7,6 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -19,7 +18,7 @@ from tasks.core.artifact import Artifact
 from tasks.core.store import Store
 from tasks.formats.warc.reader import read_records
 from tasks.formats.warc.record import Damage, Record
-from tasks.formats.web.content_encoding import DecodedBody, decode
+from tasks.formats.web.content_encoding import decode
 
 MANIFEST = "manifest.parquet"
 INDEX = "index.cdxj"
@@ -82,72 +81,39 @@ class WarcFile:
     index: str
 
 
-@dataclass(frozen=True)
-class Capture:
-    """One response record.
-
-    Attributes:
-        record_id: WARC-Record-ID without angle brackets ("urn:uuid:...").
-        url: WARC-Target-URI.
-        fetched_at: WARC-Date.
-        status: HTTP status.
-        content_type: the Content-Type header as sent, or "".
-        headers: HTTP headers as sent.
-        payload: the body without transfer coding, but with its content coding.
-        payload_digest: "sha1:BASE32" of the payload.
-        truncated: the crawler truncated the body.
-        offset: offset of the record in the compressed file; None in a file that can only be read from its beginning.
-    """
-
-    record_id: str
-    url: str
-    fetched_at: datetime | None
-    status: int
-    content_type: str
-    headers: tuple[tuple[str, str], ...]
-    payload: bytes
-    payload_digest: str
-    truncated: bool
-    offset: int | None
-
-    def body(self, limit: int = 32 << 20) -> DecodedBody:
-        """Returns the payload without content coding, at most `limit` bytes."""
-        codings = ",".join(value for name, value in self.headers if name.lower() == "content-encoding")
-        return decode(self.payload, codings, limit)
-
-
 def warc_files(warc: Artifact) -> list[WarcFile]:
     """Returns the files of a `warc` artifact in manifest order; open one with `warc.store.open(file.path)`."""
     rows = warc.table(MANIFEST).to_pylist()
     return [WarcFile(row["path"], row["bytes"], row["records"], row["index"] or "") for row in rows]
 
 
-def captures(file: BinaryIO) -> Iterator[Capture]:
-    """Yields the HTTP response records of a WARC file (gzip, zstd or plain), in file order.
+def captures(file: BinaryIO, start: int = 0) -> Iterator[Record]:
+    """Yields the HTTP response records of a WARC file (gzip, zstd or plain) in file order, from an offset on.
 
     Raises:
         ValueError: the file is damaged; captures before the damage have been yielded.
     """
-    yield from _captures(file, 0)
-
-
-def capture_at(file: BinaryIO, offset: int) -> Capture:
-    """Returns the capture at `offset` of a seekable WARC file; raises ValueError if there is none."""
-    for capture in _captures(file, offset):
-        if capture.offset == offset:
-            return capture
-        break
-    raise ValueError(f"no response record at byte {offset}")
-
-
-def _captures(file: BinaryIO, start: int) -> Iterator[Capture]:
     for record in read_records(file, sys.maxsize, WarcRecordType.response, start=start):
         if isinstance(record, Damage):
             raise ValueError(f"unreadable at byte {record.offset} or after it ({record.reason}: {record.detail})")
         if record.short:
             raise ValueError(f"the record at byte {record.offset} is cut off")
         if record.http is not None:
-            yield _capture(record)
+            yield record
+
+
+def capture_at(file: BinaryIO, offset: int) -> Record:
+    """Returns the capture at `offset` of a seekable WARC file; raises ValueError if there is none."""
+    capture = next(captures(file, offset), None)
+    if capture is None or capture.offset != offset:
+        raise ValueError(f"no response record at byte {offset}")
+    return capture
+
+
+def body_of(capture: Record, limit: int) -> bytes:
+    """Returns the payload of a capture without content coding, at most `limit` bytes."""
+    codings = ",".join(value for name, value in capture.http or () if name.lower() == "content-encoding")
+    return decode(capture.payload, codings, limit).data
 
 
 def provenance_of(store: Store, warc_file: str, offset: int | None) -> Provenance | None:
@@ -173,19 +139,3 @@ def index_entry(line: str) -> dict[str, str]:
     """Returns the fields of a CDXJ line: url, mime, status, digest, length, offset, filename (path in the store)."""
     entry: dict[str, str] = json.loads(line.split(" ", 2)[2])
     return entry
-
-
-def _capture(record: Record) -> Capture:
-    sent = record.http or ()
-    return Capture(
-        record_id=record.record_id,
-        url=record.url,
-        fetched_at=record.date,
-        status=record.status or 0,
-        content_type=next((value for name, value in sent if name.lower() == "content-type"), ""),
-        headers=sent,
-        payload=record.payload,
-        payload_digest=record.payload_digest,
-        truncated=record.headers.get("WARC-Truncated") is not None,
-        offset=record.offset,
-    )

@@ -122,7 +122,20 @@ class SeekableWarc:
 
     def next_record_start(self, start: int) -> int | None:
         """Returns the first offset from `start` on at which a record seems to begin, or None."""
-        return _next_record_start(self.file, start, self._magic)
+        offset, tail, step = start, b"", FIRST
+        self.file.seek(start)
+        while block := self.file.read(step):
+            step = min(2 * step, _BLOCK)
+            window = tail + block
+            base = offset - len(tail)
+            for match in self._magic.finditer(window):
+                at = base + match.start()
+                if at >= start and _begins_record(self.file, at):
+                    return at
+            self.file.seek(offset + len(block))
+            offset += len(block)
+            tail = window[-_LONGEST_MAGIC:]
+        return None
 
     def ends_at_boundary(self, offset: int) -> bool:
         """Returns whether the file ends where a record can end; a file of gzip members, at the end of a member.
@@ -257,23 +270,6 @@ def _magic(file: BinaryIO) -> re.Pattern[bytes]:
     file.seek(0)
     head = file.read(len(_PLAIN))
     return next((pattern for kind, pattern in _MAGIC.items() if head.startswith(kind)), _ANY_MAGIC)
-
-
-def _next_record_start(file: BinaryIO, start: int, magic: re.Pattern[bytes]) -> int | None:
-    offset, tail, step = start, b"", FIRST
-    file.seek(start)
-    while block := file.read(step):
-        step = min(2 * step, _BLOCK)
-        window = tail + block
-        base = offset - len(tail)
-        for match in magic.finditer(window):
-            at = base + match.start()
-            if at >= start and _begins_record(file, at):
-                return at
-        file.seek(offset + len(block))
-        offset += len(block)
-        tail = window[-_LONGEST_MAGIC:]
-    return None
 
 
 def _begins_record(file: BinaryIO, offset: int) -> bool:

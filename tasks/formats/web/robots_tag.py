@@ -5,11 +5,12 @@ and those that artists' sites introduced in 2022 to refuse AI training (noai, no
 commas; some pages use semicolons or blanks ("noindex nofollow").
 """
 
+import operator
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from typing import NamedTuple
 
 # Directives with a value after a colon; any other name before a colon is that of a crawler.
 _VALUED = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"})
@@ -19,8 +20,7 @@ _WEEKDAY = re.compile(r"(unavailable_after\s{0,9}:)\s{0,9}[a-z]{3,9}\s{0,9},")
 _NOAI = frozenset({"noai", "noml"})
 
 
-@dataclass(frozen=True)
-class Directives:
+class Directives(NamedTuple):
     """Directives of robots meta tags or X-Robots-Tag headers; each prohibits one use of the page.
 
     Attributes:
@@ -38,15 +38,7 @@ class Directives:
     noimageai: bool = False
 
     def __or__(self, other: "Directives") -> "Directives":
-        if other == _NOTHING:
-            return self
-        return Directives(
-            self.noindex or other.noindex,
-            self.nofollow or other.nofollow,
-            self.noarchive or other.noarchive,
-            self.noai or other.noai,
-            self.noimageai or other.noimageai,
-        )
+        return Directives(*map(operator.or_, self, other))
 
 
 _NOTHING = Directives()

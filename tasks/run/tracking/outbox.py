@@ -14,7 +14,7 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.digest import sha256_of
 from tasks.core.store import Store
 from tasks.run.tracking import Message
-from tasks.run.tracking.send import deliver, is_refusal, is_up, one_line
+from tasks.run.tracking.send import deliver, is_fault, is_refusal, is_up, one_line
 
 log = logging.getLogger("sluice.tracking")
 
@@ -102,6 +102,12 @@ def _send(store: Store, path: str, text: str, delivery: Delivery) -> None:
         unsent = _unsent(text, one_line(error))
         if is_refusal(error):
             _set_aside(store, name, text, unsent)
+            if is_fault(error):
+                log.error("a run is set aside by a fault of Sluice: %s", unsent, exc_info=True)
+            else:
+                log.warning(
+                    "MLflow refuses a run, which is set aside; correct the cause, then `sluice sync`: %s", unsent
+                )
             delivery.refused.append(unsent)
         elif is_up(server):
             log.warning("a run is not sent to MLflow now: %s", unsent)
@@ -118,7 +124,6 @@ def _set_aside(store: Store, name: str, text: str, unsent: Unsent) -> None:
     with store.write(f"{REFUSED}/{name}") as file:
         file.write(json.dumps({"reason": unsent.reason, "message": text}).encode())
     store.remove(f"{OUTBOX}/{name}")
-    log.warning("MLflow refuses a run, which is set aside; correct the cause, then `sluice sync`: %s", unsent)
 
 
 def _text(store: Store, path: str) -> str:

@@ -20,7 +20,7 @@ from requests import HTTPError
 
 from tasks.core.artifact import Artifact, ArtifactId, ArtifactRecord
 from tasks.core.digest import sha256_of
-from tasks.core.errors import StoreError, TransientError
+from tasks.core.errors import SluiceError, StoreError, TransientError
 from tasks.core.ledger import newest
 from tasks.core.stage import Listener
 from tasks.core.store import AlreadyPublished, Store
@@ -105,8 +105,10 @@ class StageRun(Listener):
             if not self._down:
                 self.is_refused = is_refusal(error)
                 what = "refuses the data of this run" if self.is_refused else "does not respond"
+                if is_fault(error):
+                    what = "is not sent the data of this run, by a fault of Sluice"
                 text = "MLflow at %s %s (%s); the run continues, and what is missing is kept in the outbox"
-                log.warning(text, self.message.context.uri, what, one_line(error))
+                log.warning(text, self.message.context.uri, what, one_line(error), exc_info=is_fault(error))
             self._down = True
             return False
         self._down = self.is_refused = False
@@ -116,16 +118,24 @@ class StageRun(Listener):
 def is_refusal(error: BaseException) -> bool:
     """Returns whether an error of `deliver` stays, however often the message is sent.
 
-    MLflow has answered that something is deleted or invalid, or the artifact or its files are gone. An error of the
-    network, of the store or of credentials does not stay, nor does an answer of a proxy in front of MLflow.
+    MLflow has answered that something is deleted or invalid, the artifact or its files are gone, the message cannot be
+    read, or `is_fault`. An error of the network, of the store or of credentials does not stay, nor does an answer of a
+    proxy in front of MLflow, nor an unknown one.
     """
-    if isinstance(error, ImportError | TransientError | StoreError):
+    if isinstance(error, TransientError | StoreError):
         return False
     if isinstance(code := getattr(error, "error_code", None), str):
         return code in _REFUSALS
     if isinstance(error, HTTPError):
         return error.response is not None and error.response.status_code in _REFUSED_FILES
-    return isinstance(error, FileNotFoundError) or not isinstance(error, OSError)
+    if isinstance(error, OSError):
+        return isinstance(error, FileNotFoundError)
+    return isinstance(error, SluiceError | ValueError) or is_fault(error)
+
+
+def is_fault(error: BaseException) -> bool:
+    """Returns whether an error is of the code of Sluice, so that a person needs its traceback."""
+    return isinstance(error, TypeError | AttributeError | LookupError | NameError | AssertionError | ArithmeticError)
 
 
 def is_up(uri: str) -> bool:

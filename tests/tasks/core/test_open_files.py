@@ -90,7 +90,7 @@ def open_one_too_many(path: str) -> None:
             held.append(open(path, "rb"))  # noqa: SIM115
     except OSError:
         try:
-            ShardSet([path]).shard("a-train-00000-000")
+            ShardSet({"a-train-00000-000": path}, {}, None).shard("a-train-00000-000")
         except InputError as error:
             print(error)
 

@@ -47,7 +47,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
         process = subprocess.Popen([sys.executable, "-c", SERVE, str(made.root)], env=made.environment(), stderr=log)
     until(lambda: ready(made))
     yield made
-    stack.down(made, output=lambda _: None)
+    stack.down(made)
     process.wait()
 
 
@@ -104,7 +104,7 @@ def test_a_service_starts_when_the_one_before_it_is_healthy(tmp_path: Path) -> N
         (home.root / "ready").touch()
         until(lambda: state("second") == "healthy")
     finally:
-        stack.down(home, output=lambda _: None)
+        stack.down(home)
         process.wait()
 
 
@@ -125,7 +125,7 @@ def test_services_that_fork_import_what_every_fork_needs(tmp_path: Path) -> None
 
 def test_down_leaves_no_process(home: Home) -> None:
     until(lambda: len(steady(home)) == 2)
-    stack.down(home, output=lambda _: None)
+    stack.down(home)
     assert stack_processes(home.root) == []
     assert read_status(home.run) is None
 
@@ -136,7 +136,7 @@ def test_down_ends_processes_of_a_killed_supervisor(home: Home) -> None:
     os.kill(status.pid, signal.SIGKILL)
     until(lambda: read_status(home.run) is None)
     assert len(steady(home)) == 2
-    stack.down(home, output=lambda _: None)
+    stack.down(home)
     assert stack_processes(home.root) == []
 
 
@@ -165,19 +165,19 @@ def test_a_service_that_fails_to_start_is_named_with_restarts_and_last_log_line(
         until(lambda: (status := read_status(home.run)) and status.services["dying"].restarts >= 2)
         monkeypatch.setattr(stack, "UP_S", 1.0)
         with pytest.raises(TransientError) as caught:
-            stack.up(home, output=lambda _: None)
+            stack.up(home)
         again = r"dying not healthy after 1 s; dying was restarted \d times; "
         assert re.search(again + "its last log line: no key in the drawer", str(caught.value))
         assert str(home.logs / "dying.log") in str(caught.value)
     finally:
-        stack.down(home, output=lambda _: None)
+        stack.down(home)
         process.wait()
 
 
 def test_foreign_processes_are_not_touched(home: Home) -> None:
     other = subprocess.Popen(["sleep", "600"], env={**os.environ, "SLUICE_STACK": str(home.root) + "-other"})
     try:
-        stack.down(home, output=lambda _: None)
+        stack.down(home)
         assert other.poll() is None
     finally:
         other.kill()

@@ -66,4 +66,4 @@ def read_capture(segment: Artifact, page: QueuedPage, limit: int) -> CapturedPag
     """
     with segment.open(page.warc_file) as file:
         capture = archive.capture_at(file, page.warc_offset)
-    return CapturedPage(page.url, capture.headers, capture.body(limit).data)
+    return CapturedPage(page.url, capture.http or (), archive.body_of(capture, limit))

@@ -7,7 +7,7 @@ import pytest
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import ErrorCode
 from requests import ConnectionError as NoConnection
-from requests import HTTPError, Response
+from requests import HTTPError, JSONDecodeError, Response
 
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError, StoreError, TransientError
@@ -200,7 +200,25 @@ PASSES = ("TEMPORARILY_UNAVAILABLE", "UNAUTHENTICATED", "INTERNAL_ERROR")
         (InputError("the artifact is gone"), True),
         (FileNotFoundError("the files of the model were removed"), True),
         (KeyError("metrics"), True),
+        (JSONDecodeError("a page of a proxy", "<html>", 0), False),
+        (type("ClientError", (Exception,), {})("the object store behind MLflow is away"), False),
     ],
 )
 def test_only_what_stays_is_a_refusal(error: Exception, refused: bool) -> None:
     assert is_refusal(error) is refused
+
+
+def test_a_fault_of_sluice_is_not_blamed_on_mlflow_and_keeps_its_traceback(
+    artifact: Artifact, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def faulty(*_: object) -> None:
+        raise TypeError("unsupported operand")
+
+    monkeypatch.setattr("tasks.run.tracking.send.open_run", faulty)
+    run = StageRun(artifact.store, Message(TrackingContext(NOWHERE, "faulty"), "one", "one"))
+    run.open()
+    keep(artifact, NOWHERE, "faulty", "two")
+    assert len(send_messages(artifact.store).refused) == 1
+    assert "refuses" not in caplog.text
+    assert "does not respond" not in caplog.text
+    assert caplog.text.count("Traceback") == caplog.text.count("by a fault of Sluice") == 2

@@ -306,8 +306,8 @@ def test_an_overlong_body_is_truncated_and_marked(crawl):
         cycle = crawl(config_for(site, max_body_bytes=1024))
         with cycle.warc.store.open(archive.warc_files(cycle.warc)[0].path) as file:
             kept = {capture.url: capture for capture in archive.captures(file)}
-    assert (kept[site.url()].truncated, len(kept[site.url()].payload)) == (True, 1024)
-    assert not kept[site.url("/b")].truncated
+    assert (kept[site.url()].headers.get("WARC-Truncated"), len(kept[site.url()].payload)) == ("length", 1024)
+    assert "WARC-Truncated" not in kept[site.url("/b")].headers
 
 
 def revisits_of(warc):
@@ -388,7 +388,8 @@ def test_a_body_truncated_twice_is_kept_and_marked(crawl):
         with cycle.warc.store.open(archive.warc_files(cycle.warc)[0].path) as file:
             kept = {capture.url: capture for capture in archive.captures(file)}
         row = cycle.urls()[site.url("/cut")]
-    assert (kept[site.url("/cut")].truncated, kept[site.url("/cut")].payload) == (True, b"<a href=/b>b</a> and then")
+    cut = kept[site.url("/cut")]
+    assert (cut.headers.get("WARC-Truncated"), cut.payload) == ("disconnect", b"<a href=/b>b</a> and then")
     assert site.url("/b") in kept
     # The ETag belongs to the whole page: with it the page would count as unchanged.
     assert (row["status"], row["etag"]) == ("db_fetched", "")

@@ -16,13 +16,14 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.formats.tokens import spans
-from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardBuffer, ShardSet, TokenFormat, shard_name, write_shard
+from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardSet, TokenFormat, shard_name, write_shard
 from tasks.formats.tokens.spans import SpanIndex
 from tasks.run.catalogue import upstream
 from tasks.run.recipe import find_recipe
 from tasks.stages.spans import SpansConfig
 from tasks.stages.spans.stage import sorted_suffixes
 from tests.conftest import run_stage_in
+from tests.shards import buffer_of
 
 EOS = 0
 Documents = list[list[int]]
@@ -40,7 +41,7 @@ def shards_in(folder: Path, shards: list[Documents], heldout: Documents, vocab_s
         uids = [f"{split}{index:04d}{row:04d}".encode()[:16].ljust(16) for row in range(len(documents))]
         name = shard_name("web", split, index, 0)
         with output.part(name, conserved=False) as part, part.file(f"shards/{name}.arrow") as file:
-            write_shard(file, ShardBuffer.of("web", split, uids, tokens, [1] * len(documents)), fmt)
+            write_shard(file, buffer_of("web", split, uids, tokens, [1] * len(documents)), fmt)
     return commit(output, "by hand", 1, Config(), [], Report())
 
 

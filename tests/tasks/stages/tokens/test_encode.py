@@ -30,6 +30,7 @@ from tasks.stages.tokens.bpe import load
 from tasks.stages.tokens.encode import run
 from tests.conftest import run_stage_in
 from tests.corpora import corpus, documents_in, kept_document, tokens_in
+from tests.shards import buffer_of
 
 
 def contents(artifact: Artifact) -> dict[str, str]:
@@ -160,11 +161,11 @@ def test_a_shard_of_a_slice_has_the_bytes_of_a_shard_of_its_own(tmp_path: Path) 
     tokens = [np.full(3 * row, row, np.uint16) for row in range(7)]
     uids = [row.to_bytes(16, "big") for row in range(7)]
     fmt, written = TokenFormat(300, 0, "x"), []
-    whole = ShardBuffer.of("a", "train", uids, tokens, list(range(7)), {"kind": list("abcabca")})
+    whole = buffer_of("a", "train", uids, tokens, list(range(7)), {"kind": list("abcabca")})
     part = ShardBuffer(
         "a", "train", whole.uids[2:5], whole.tokens[2:5], whole.n_bytes[2:5], {"kind": whole.labels["kind"][2:5]}
     )
-    own = ShardBuffer.of("a", "train", uids[2:5], tokens[2:5], [2, 3, 4], {"kind": list("cab")})
+    own = buffer_of("a", "train", uids[2:5], tokens[2:5], [2, 3, 4], {"kind": list("cab")})
     for number, buffer in enumerate((part, own)):
         with (tmp_path / f"{number}.arrow").open("wb") as file:
             write_shard(file, buffer, fmt)
@@ -190,7 +191,7 @@ def test_a_shard_of_many_batches_is_read_at_any_row(tmp_path: Path) -> None:
     tokens = [np.array([row % 300, 0], dtype=np.uint16) for row in range(count)]
     uids = [row.to_bytes(16, "big") for row in range(count)]
     with path.open("wb") as file:
-        buffer = ShardBuffer.of("a", "train", uids, tokens, [row % 7 for row in range(count)])
+        buffer = buffer_of("a", "train", uids, tokens, [row % 7 for row in range(count)])
         write_shard(file, buffer, TokenFormat(300, 0, "x"))
     shard = Shard(str(path))
     assert shard.rows == count == len(shard.lengths) == len(shard.uids)
@@ -235,7 +236,7 @@ def test_zero_kept_documents_are_an_error_with_the_address(tmp_path: Path, run_s
 def test_a_vocabulary_above_two_bytes_is_stored_in_four(tmp_path: Path) -> None:
     fmt = TokenFormat(70_000, 0, "x")
     with open(tmp_path / "a-train-00000-000.arrow", "wb") as file:
-        write_shard(file, ShardBuffer.of("a", "train", [b"u" * 16], [np.array([69_999, 0])], [5]), fmt)
+        write_shard(file, buffer_of("a", "train", [b"u" * 16], [np.array([69_999, 0])], [5]), fmt)
     shard = Shard(str(tmp_path / "a-train-00000-000.arrow"))
     assert shard.slice(0, 0, 2).tolist() == [69_999, 0]
     assert shard.slice(0, 0, 2).dtype == np.uint32

@@ -10,10 +10,11 @@ import pytest
 
 from tasks.core.errors import InputError
 from tasks.formats.tokens.labels import label
-from tasks.formats.tokens.shard import SPLITS, Shard, ShardBuffer, ShardSet, TokenFormat, label_values, write_shard
+from tasks.formats.tokens.shard import SPLITS, Shard, ShardSet, TokenFormat, label_values, write_shard
 from tasks.stages.tokens import EncodeConfig
 from tasks.stages.tokens.bpe import FERTILITY
 from tests.corpora import corpus, documents_in, kept_document, tokens_in
+from tests.shards import buffer_of
 
 
 def labels_of(shards: ShardSet, name: str) -> dict[str, str]:
@@ -69,7 +70,7 @@ def test_labels_of_many_batches_are_read_as_one_column(tmp_path: Path) -> None:
     values = [f"v{row % 7}" if row < 9000 else "late" for row in range(count)]
     uids, tokens = [row.to_bytes(16, "big") for row in range(count)], [np.zeros(1, np.uint16)] * count
     with path.open("wb") as file:
-        buffer = ShardBuffer.of("a", "train", uids, tokens, [1] * count, {"kind": values})
+        buffer = buffer_of("a", "train", uids, tokens, [1] * count, {"kind": values})
         write_shard(file, buffer, TokenFormat(9, 0, ""))
     column = Shard(str(path)).column("kind")
     assert column.to_pylist() == values

@@ -10,7 +10,7 @@ import torch
 
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
-from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardBuffer, ShardSet, TokenFormat, shard_name, write_shard
+from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardSet, TokenFormat, shard_name, write_shard
 from tasks.stages.evaluate.stage import unigram_bits
 from tasks.stages.tokens import EncodeConfig, TokenizerConfig
 from tasks.trainer.config import ModelConfig
@@ -19,6 +19,7 @@ from tasks.trainer.evaluation.bpb import bits_per_byte, document_bits
 from tasks.trainer.model.transformer import Transformer, build
 from tests.conftest import run_stage_in
 from tests.corpora import Made, corpus, documents_in
+from tests.shards import buffer_of
 
 EOS, VOCABULARY, CONTEXT = 0, 40, 16
 
@@ -26,7 +27,7 @@ EOS, VOCABULARY, CONTEXT = 0, 40, 16
 def write(folder: Path, split: str, documents: list[list[int]], n_bytes: list[int]) -> str:
     path = folder / f"{shard_name('web', split, 0, 0)}.arrow"
     uids = [index.to_bytes(16, "big") for index in range(len(documents))]
-    buffer = ShardBuffer.of("web", split, uids, [np.array(one) for one in documents], n_bytes)
+    buffer = buffer_of("web", split, uids, [np.array(one) for one in documents], n_bytes)
     with path.open("wb") as file:
         write_shard(file, buffer, TokenFormat(5, EOS, ""))
     return str(path)
@@ -84,7 +85,9 @@ def test_the_unigram_model_uses_add_one_smoothing(tmp_path: Path) -> None:
     held = write(tmp_path, HELDOUT, [[4, 4, 4, EOS]], [3])
     # Counts 2 3 1 0 0, plus one: 3 4 2 1 1 of 11.
     expected = [-math.log2(count / 11) for count in (3, 4, 2, 1, 1)]
-    assert unigram_bits(ShardSet([train, held])).tolist() == pytest.approx(expected)
+    assert unigram_bits(
+        ShardSet({Path(path).stem: path for path in (train, held)}, {}, None)
+    ).tolist() == pytest.approx(expected)
 
 
 def test_held_out_documents_are_taken_whole_up_to_the_budget(made: Made) -> None:

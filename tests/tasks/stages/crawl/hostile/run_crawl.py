@@ -42,7 +42,8 @@ def _captures(segment: Artifact) -> dict[str, dict[str, object]]:
         with segment.store.open(f"{segment.address.path}/{path}") as file:
             for one in archive.captures(file):
                 assert one.url not in found
-                found[one.url] = {"bytes": len(one.payload), "truncated": one.truncated, "headers": one.headers}
+                truncated = one.headers.get("WARC-Truncated") is not None
+                found[one.url] = {"bytes": len(one.payload), "truncated": truncated, "headers": one.http}
     return found
 
 
