@@ -22,13 +22,13 @@ from tasks.formats.documents import tombstones
 from tasks.formats.documents.tombstones import DOCUMENT, TAKEDOWN, Tombstone, Tombstones
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import domain_of, link
-from tasks.formats.web.robots import Robots, ai_optout_rule, deciding_rule
+from tasks.formats.web.robots import ai_optout_rule, deciding_rule
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import is_trap, origin_of
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.generate import due_of
 from tasks.stages.crawl.hosts.politeness import min_delay_s
-from tasks.stages.crawl.hosts.rules import MAX_AGE, rules_from, site_licenses
+from tasks.stages.crawl.hosts.rules import MAX_AGE, rules_from
 from tasks.stages.crawl.http.address import Grants, refusal
 from tasks.stages.crawl.inject import REJECTED_FILE, file_of, member, number_of, scope_of
 from tasks.stages.crawl.policy import HOST_DENIED, HOST_DROPPED, HostsFile, Policy, hosts_file_in, read_hosts_file
@@ -269,23 +269,19 @@ class FactReader:
         if row is None:
             return None
         body = bytes(row["body"] or b"")
-        robots = Robots(body, config.user_agent)
-        rules = rules_from(origin, robots, dict(row["files"]))
-        tdm, licensing = rules.reservations, rules.licensing(url, site_licenses(origin, robots))
+        rules = rules_from(origin, body, config.user_agent, dict(row["files"]))
+        ruling = rules.ruling(url, config.ai_optouts)
         return {
             "origin": origin,
             "robots_txt": row["status"],
             "fetched_at": row["fetched_at"],
             "holds": self._now - row["fetched_at"] < MAX_AGE,
             "decision": deciding_rule(body, config.user_agent, url)._asdict(),
-            "ai_optout": "robots" in config.ai_optouts and robots.ai_optout(url),
+            "ai_optout": "robots" in config.ai_optouts and rules.robots.ai_optout(url),
             "ai_rule": ai_optout_rule(body, url)._asdict(),
-            "reserved": "tdm" in config.ai_optouts and tdm is not None and tdm.reserves(url),
-            "unlicensed": "rsl" in config.ai_optouts and licensing.permits is False,
-            "terms": {
-                "robots": [*robots.terms(url), *licensing.terms],
-                "tdmrep": list(tdm.terms(url)) if tdm is not None else [],
-            },
+            "reserved": ruling.reserved,
+            "unlicensed": ruling.licensed is False,
+            "terms": {file: list(terms) for file, terms in ruling.terms.items()},
         }
 
     def _pace(self, lookup: Lookup) -> Facts:

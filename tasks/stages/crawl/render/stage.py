@@ -117,9 +117,8 @@ async def _render(config: CrawlConfig, inputs: Inputs, output: Output, pages: Se
         signer = request_signer(config.signature)
         client = Client(config, begin=politeness.begin, policy=policy, signer=signer)
         await stack.enter_async_context(client)
-        rules = HostRules(
-            client, politeness, config.user_agent, config.max_backoff_s, ai_optout="robots" in config.ai_optouts
-        )
+        # What the other files of a site say was decided when its pages were fetched.
+        rules = HostRules(client, politeness, config, {"robots"}.intersection(config.ai_optouts))
         _load_hosts(segment, politeness, rules)
         guard = AddressGuard(
             allow_loopback=config.allow_loopback,
@@ -305,11 +304,11 @@ class QueueRenderer:
             return HOST_PAUSED
         if max(time.monotonic(), host.next_at) > self._deadline:
             return OVER_TIME
-        while not self._rules.is_known(page.url):
-            await self._rules.look_up(page.url)
-            if not self._rules.is_known(page.url):
-                await self._politeness.wait_pause(host)
-        if reason := host.skip_reason or self._rules.denial(page.url):
+        while (ruling := await self._rules.ruling(page.url)) is None:
+            if host.next_at > self._deadline:
+                return OVER_TIME
+            await self._politeness.wait_pause(host)
+        if reason := host.skip_reason or ruling.denied:
             return reason
         # The robots.txt may have set a Crawl-delay.
         return OVER_TIME if host.next_at > self._deadline else None
@@ -331,9 +330,7 @@ class QueueRenderer:
 
     def _allowed(self, page: QueuedPage, url: str) -> bool:
         """Returns whether a page may request a URL: robots.txt decides for its own origin, others are allowed."""
-        if origin_of(url) != origin_of(page.url):
-            return True
-        return self._rules.is_known(url) and self._rules.denial(url) != DENIED
+        return origin_of(url) != origin_of(page.url) or bool(self._rules.allows(url))
 
     async def _with_links(self, outcome: Outcome, capture: CapturedPage, rendered: "RenderResult") -> Outcome:
         """Returns the outcome with the links of the rendered page, and with the reason if the page is not kept."""

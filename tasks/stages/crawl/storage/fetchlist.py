@@ -11,6 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from tasks.formats.web.domain import Link, owner_of
+
 URLS_FILE = "urls.parquet"
 HOSTS_FILE = "hosts.parquet"
 ROBOTS_FILE = "robots.parquet"
@@ -62,7 +64,7 @@ class Candidate:
     """One URL to fetch.
 
     Attributes:
-        url: the canonical URL.
+        link: the canonical URL with its key, host and owner.
         depth: number of links from a seed.
         score: priority; 1 for a seed page of a host of mean rank, half of that at a depth of one link.
         hops: number of redirects that led to the URL.
@@ -73,7 +75,7 @@ class Candidate:
         seed: whether the URL is a seed of the recipe.
     """
 
-    url: str
+    link: Link
     depth: int
     score: float = 1.0
     hops: int = 0
@@ -82,6 +84,11 @@ class Candidate:
     last_modified: str = ""
     earlier: EarlierCapture | None = None
     seed: bool = False
+
+    @property
+    def url(self) -> str:
+        """The canonical URL."""
+        return self.link.url
 
 
 def candidates(table: pa.Table) -> list[Candidate]:
@@ -110,7 +117,7 @@ def _candidate(row: dict[str, Any]) -> Candidate:
     if row["record_id"] and captured_at is not None:
         earlier = EarlierCapture(row["url"], captured_at, f"urn:uuid:{row['record_id']}", row["payload_digest"])
     return Candidate(
-        url=row["url"],
+        link=Link(row["url"], row["key"].bytes, row["host"], owner_of(row["host"])),
         depth=row["depth"],
         score=row["score"],
         etag=row["etag"],

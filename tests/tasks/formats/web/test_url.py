@@ -79,6 +79,8 @@ def test_canonical_form_drops_tracking_and_refuses_urls_that_cannot_be_crawled(u
     [
         ("http://h/a.jsp;jsessionid=1A2B.node1?q=1", "http://h/a.jsp?q=1"),
         ("http://h/a;JSessionID=1/b;v=2", "http://h/a/b;v=2"),
+        ("http://h/..;jsessionid=1", "http://h/"),
+        ("http://h/a/%2e.;jsessionid=1/b?q=/..;jsessionid=1", "http://h/b?q=/..;jsessionid=1"),
         ("http://h/a?x=;jsessionid=1", "http://h/a?x=;jsessionid=1"),
         ("http://h/a?ASPSESSIONIDQQABCDEF=KLMN&CFID=1&CFTOKEN=2&id=3", "http://h/a?id=3"),
         ("http://h/forum?t=5&sid=0123456789abcdef0123456789abcdef", "http://h/forum?t=5"),
