@@ -49,7 +49,7 @@ from tasks.core.stage import Part
 from tasks.core.store import read_outside
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import Link, link
-from tasks.formats.web.url import authority, host_and_port, identity
+from tasks.formats.web.url import authority, host_and_port
 from tasks.stages.crawl.config import REFERENCE, CrawlConfig
 
 log = logging.getLogger("sluice.crawl")
@@ -336,17 +336,6 @@ class Policy:
     def again(self) -> Mapping[str, datetime]:
         """URLs and hosts to be fetched again, with the time since which (`HostsFile.again`)."""
         return self._snapshot.again
-
-    def again_since(self, url: str) -> datetime | None:
-        """Returns the time since which a canonical URL is to be fetched again; None if `again` does not cover it."""
-        page = identity(url)
-        times = [
-            at
-            for entry, at in self.again.items()
-            if page == identity(entry) or (entry[-1] == "*" and page.startswith(identity(entry[:-1])))
-        ]
-        times += filter(None, [self.host_again_since(authority(url))])
-        return max(times, default=None)
 
     def host_again_since(self, host: str) -> datetime | None:
         """Returns the time since which all URLs of a host are to be fetched again; None if `again` does not name it."""

@@ -107,9 +107,7 @@ def query(
         values["now"] = now
         (count,) = connection.execute(f"SELECT count(*) FROM u WHERE {where}", _used(values, where)).fetchall()[0]
         sql = _rows_query(top, where, limit)
-        result = connection.execute(sql, _used(values, sql))
-        names = [column[0] for column in result.description or ()]
-        rows = [dict(zip(names, row, strict=True)) for row in result.fetchall()]
+        rows = duck.rows(connection, sql, _used(values, sql))
     return {"artifacts": [str(database.address) for database in databases], "urls": count, "rows": rows}
 
 

@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
+import duckdb
+
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError, SluiceError
 from tasks.core.ledger import newest
@@ -26,11 +28,11 @@ from tasks.formats.web.robots import ai_optout_rule, deciding_rule
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import is_trap, origin_of
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.generate import due_of
+from tasks.stages.crawl.generate import attach_due_times
 from tasks.stages.crawl.hosts.politeness import min_delay_s
 from tasks.stages.crawl.hosts.rules import MAX_AGE, rules_from
 from tasks.stages.crawl.http.address import Grants, refusal
-from tasks.stages.crawl.inject import REJECTED_FILE, file_of, member, number_of, scope_of
+from tasks.stages.crawl.inject import REJECTED_FILE, SEEDS, file_of, member, number_of, scope_of
 from tasks.stages.crawl.policy import HOST_DENIED, HOST_DROPPED, HostsFile, Policy, hosts_file_in, read_hosts_file
 from tasks.stages.crawl.storage import crawldb, duck, fetchlist
 from tasks.stages.crawl.storage.duck import Lookup
@@ -74,6 +76,10 @@ _TRIED = (
 )
 # Maximum number of link files that are searched for pages that link to a URL; each takes some milliseconds.
 _MAX_LINK_FILES = 500
+_WITH_DUE_TIME = (
+    f"SELECT {', '.join(f'p.{name}' for name in _KNOWN)}, t.next_due AS due, t.again_since "
+    "FROM previous p JOIN timed t USING (key)"
+)
 _BY_KEY = "SELECT * FROM stored WHERE key = CAST(? AS UUID)"
 _BY_HOST = "SELECT * FROM stored WHERE host = ?"
 
@@ -177,7 +183,7 @@ class FactReader:
                 "domain": domain_of(self._link.host),
                 **self._seed(lookup),
                 "found_on": self._found_on(lookup),
-                "known": self._known(lookup),
+                "known": self._known(connection),
                 "tried": self._tried(lookup),
                 "listed": self._listed(lookup),
                 "rules": self._rules(lookup),
@@ -215,7 +221,6 @@ class FactReader:
             "paused": self.policy.pauses(host),
             "dropped": self.policy.skip_reason(host) == HOST_DROPPED,
             "interval_s": self.policy.interval_s(host),
-            "again_since": self.policy.again_since(self._link.url),
             "written_as": rewritten.url if rewritten.key != self._link.key else "",
             "headers": self.policy.header_names_for(host),
         }
@@ -240,14 +245,18 @@ class FactReader:
                 return [page["url"] for page in lookup.rows("segment", log, query, row["sources"])]
         return []
 
-    def _known(self, lookup: Lookup) -> Facts | None:
-        row = lookup.one("crawldb", lookup.files("crawldb", crawldb.URLS_FILE), _BY_KEY, self._key)
-        if row is None:
+    def _known(self, connection: duckdb.DuckDBPyConnection) -> Facts | None:
+        """Returns the row of the crawl DB, with its due time (`due`) by the hosts file (`generate`)."""
+        if "crawldb" not in self.artifacts:
             return None
-        record = f"urn:uuid:{row['record_id']}" if row["record_id"] else ""
-        seed = lookup.one("seeds", self._seeds(lookup), _BY_KEY, self._key) or {}
-        due, again = due_of(row, self.policy, self._now, seed.get("interval_s"))
-        return {**{name: row.get(name) for name in _KNOWN}, "record_id": record, "due": due, "asked_again": again}
+        duck.view(connection, "urls", [(self.artifacts["crawldb"], crawldb.URLS_FILE)])
+        connection.execute("CREATE TABLE previous AS SELECT * FROM urls WHERE key = CAST(? AS UUID)", [self._key])
+        seeds = [(self.artifacts["seeds"], file_of(number_of(self._member)))] if "seeds" in self.artifacts else []
+        duck.view(connection, "seeds", seeds, SEEDS)
+        attach_due_times(connection, self.policy, self._now)
+        rows = duck.rows(connection, _WITH_DUE_TIME)
+        record = f"urn:uuid:{rows[0]['record_id']}" if rows and rows[0]["record_id"] else ""
+        return {**rows[0], "record_id": record} if rows else None
 
     def _tried(self, lookup: Lookup) -> Facts | None:
         row = lookup.one("segment", lookup.files("segment", LOG), _BY_KEY, self._key)
@@ -472,8 +481,8 @@ def _verdict(facts: Facts, obstacles: list[Obstacle], recrawl: bool) -> str:
     if not recrawl:
         return f"{known['status']}; no cycle fetches it again, because recrawl is false"
     since = f"due since {time_of(known['due'])}" if known["due"] else "due since its takedown was lifted"
-    if known["asked_again"]:
-        since = f"due, because the hosts file requests it again as of {time_of(facts['policy']['again_since'])}"
+    if known["again_since"]:
+        since = f"due, because the hosts file requests it again as of {time_of(known['again_since'])}"
     if listed and not tried:
         return f"{since}; it was listed but not tried: the requests or the time box were used up before its turn"
     return f"{since}: the next cycle lists it, unless better URLs use up the requests of the cycle or of its host"
