@@ -110,7 +110,7 @@ class FetchTask:
         self._time_box_s = config.time_box_s
         self._first_cycle = inputs.get("previous") is None
         listed, number = inputs["fetchlist"], number_of(output.member)
-        start = fetchlist.candidates(listed.table(fetchlist.URLS_FILE))
+        start = list(map(fetchlist.candidate, listed.table(fetchlist.URLS_FILE).to_pylist()))
         self._seed_hosts = sorted({candidate.link.host for candidate in start if candidate.seed})
         hosts = listed.table(fetchlist.HOSTS_FILE).to_pylist()
         scope = scope_of(config, inputs["seeds"], tombstones_of(inputs))

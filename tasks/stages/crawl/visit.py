@@ -23,6 +23,7 @@ from tasks.stages.crawl.frontier.traps import TRAPS
 from tasks.stages.crawl.hosts.politeness import HOST_BACKOFF, HOST_FAILURES, HostState, Politeness, retry_after
 from tasks.stages.crawl.hosts.rules import UNAVAILABLE, HostRules, Ruling
 from tasks.stages.crawl.http.client import Client, FetchError, Response
+from tasks.stages.crawl.page.links import refresh_target
 from tasks.stages.crawl.page.reading import DUPLICATE as SAME
 from tasks.stages.crawl.page.reading import Reader, mime_of
 from tasks.stages.crawl.page.terms import header_terms, merge_terms, terms_json
@@ -265,7 +266,8 @@ class Visitor:
         """Returns the outcome of a page; writes it to the segment if it is kept."""
         if response.truncated == "disconnect":
             outcome = outcome._replace(etag="", last_modified="")  # they apply to the full body
-        if response.refresh and (target := canonical(response.refresh, candidate.url)):
+        refresh = refresh_target(response.header("refresh") or "")
+        if refresh and (target := canonical(refresh, candidate.url)):
             outcome = outcome._replace(redirect=target)
         if not self._reader.body_limit(candidate.url, response.status, response.headers):
             return outcome._replace(reason="mime")

@@ -16,9 +16,9 @@ from typing import Any
 
 import duckdb
 
-from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError, SluiceError
-from tasks.core.ledger import newest
+from tasks.core.ledger import at_version
 from tasks.core.store import Store
 from tasks.formats.documents import tombstones
 from tasks.formats.documents.tombstones import DOCUMENT, TAKEDOWN, Tombstone, Tombstones
@@ -26,13 +26,13 @@ from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import domain_of, link
 from tasks.formats.web.robots import ai_optout_rule, deciding_rule
 from tasks.formats.web.scope import Scope
-from tasks.formats.web.url import is_trap, origin_of
+from tasks.formats.web.url import authority, is_trap, origin_of
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.generate import attach_due_times
 from tasks.stages.crawl.hosts.politeness import min_delay_s
 from tasks.stages.crawl.hosts.rules import MAX_AGE, rules_from
 from tasks.stages.crawl.http.address import Grants, refusal
-from tasks.stages.crawl.inject import REJECTED_FILE, SEEDS, file_of, member, number_of, scope_of
+from tasks.stages.crawl.inject import REJECTED_FILE, SEEDS, file_of, member, number_of, scope_from, scope_of
 from tasks.stages.crawl.policy import HOST_DENIED, HOST_DROPPED, HostsFile, Policy, hosts_file_in, read_hosts_file
 from tasks.stages.crawl.storage import crawldb, duck, fetchlist
 from tasks.stages.crawl.storage.duck import Lookup
@@ -126,7 +126,8 @@ class Sources:
         if name not in self._opened:
             artifacts = {}
             for kind in ("seeds", "fetchlist", "segment", "crawldb"):
-                artifact = self._find(f"{self._recipe}/{kind}" + ("" if kind == "seeds" else f"/{name}"))
+                path = f"{self._recipe}/{kind}" + ("" if kind == "seeds" else f"/{name}")
+                artifact = at_version(self._store, path, self._version)
                 if artifact is not None:
                     artifacts[kind] = artifact
             if self._version and not artifacts:
@@ -134,11 +135,6 @@ class Sources:
                 raise InputError(f"no cycle {cycle} is in {self._store.root}", "name another version, or none")
             self._opened[name] = artifacts
         return self._opened[name]
-
-    def _find(self, name: str) -> Artifact | None:
-        if self._version:
-            return Artifact.find(self._store, ArtifactId(name, self._version))
-        return newest(self._store, name)
 
 
 class FactReader:
@@ -380,9 +376,7 @@ def _obstacle(by: str, says: str, *, waits: bool = False) -> Obstacle:
 def _scope(reader: FactReader, config: CrawlConfig) -> Scope:
     if "seeds" in reader.artifacts:
         return scope_of(config, reader.artifacts["seeds"])
-    seeds = [seed for seed in map(canonical, config.seeds) if seed]
-    patterns = (config.include_pattern, config.exclude_pattern)
-    return Scope.of(config.include_hosts, seeds, config.include_prefixes, *patterns)
+    return scope_from(config, (authority(seed) for seed in map(canonical, config.seeds) if seed))
 
 
 def _recipe_obstacles(reader: FactReader, config: CrawlConfig, scope: Scope, facts: Facts) -> list[Obstacle]:
@@ -391,7 +385,7 @@ def _recipe_obstacles(reader: FactReader, config: CrawlConfig, scope: Scope, fac
         no_seed = setting == "include_hosts" and not config.include_hosts
         says = f"no seed is on {host}" if no_seed else _SCOPE[setting].format(host=host)
         obstacles.append(_obstacle("scope", says))
-    if refused := refusal(url, allow_loopback=config.allow_loopback, grants=Grants(config.allow_hosts)):
+    if refused := refusal(host, Grants(config.allow_hosts, allow_loopback=config.allow_loopback)):
         obstacles.append(_obstacle(refused, _ADDRESS[refused]))
     if entry := reader.policy.denial(host):
         obstacles.append(_obstacle(HOST_DENIED, f'the hosts file denies "{entry}" ({reader.policy_from})'))

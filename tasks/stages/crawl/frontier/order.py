@@ -131,11 +131,7 @@ class UrlOrder:
         self._in_flight += 1
         queue = self._domains[owner_of(host)].hosts[host]
         queue.in_flight = True
-        next_url = queue.pop()
-        if isinstance(next_url, Candidate):
-            return next_url
-        score = queue.score / (1 + next_url.depth)
-        return Candidate(link(next_url.url), next_url.depth, score, next_url.hops, next_url.via)
+        return queue.pop()
 
     def note(self, candidate: Candidate, outcome: Outcome) -> None:
         """Records the outcome of a URL that `take` returned: its request, links and capture."""

@@ -22,7 +22,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from tasks.formats.web.domain import Link
+from tasks.formats.web.domain import Link, link
 from tasks.formats.web.url import key
 from tasks.stages.crawl.storage.fetchlist import Candidate
 
@@ -153,13 +153,14 @@ class HostQueue:
         """Returns the URL to try next; the queue must not be empty."""
         return self._best().url
 
-    def pop(self) -> QueuedUrl | Candidate:
-        """Removes and returns the next URL: a link, or a candidate of the fetch list."""
+    def pop(self) -> Candidate:
+        """Removes and returns the next URL."""
         if self._listed and self._best() is self._listed[-1][0]:
             return self._listed.pop()[1]
         queued = heapq.heappop(self._links)
         self._bytes -= _OVERHEAD + len(queued.url)
-        return queued
+        score = self.score / (1 + queued.depth)
+        return Candidate(link(queued.url), queued.depth, score, queued.hops, queued.via)
 
     def lower(self, cap: int) -> None:
         """Lowers the cap; a URL that is being tried keeps its request."""

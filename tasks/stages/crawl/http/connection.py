@@ -309,20 +309,18 @@ class Pool:
         resolver: resolves names and checks the addresses.
         grants: hosts that may have private addresses.
         budget: number of connections that may be open.
-        allow_loopback: whether connections to this machine are allowed.
 
     Attributes:
         memory: memory of large bodies.
         sockets: sockets that may be opened.
     """
 
-    def __init__(self, resolver: Resolver, grants: Grants, budget: SocketBudget, *, allow_loopback: bool) -> None:
+    def __init__(self, resolver: Resolver, grants: Grants, budget: SocketBudget) -> None:
         self.memory = BodyMemory()
         self.sockets = asyncio.Semaphore(budget.sockets)
         self._second_attempts = asyncio.Semaphore(budget.second_attempts)
         self._resolver = resolver
         self._grants = grants
-        self._allow_loopback = allow_loopback
         self._tls: ssl.SSLContext | None = None
         # By origin, oldest first: when the connection expires (loop time), and the connection.
         self._idle: OrderedDict[str, tuple[float, Connection]] = OrderedDict()
@@ -411,7 +409,7 @@ class Pool:
         """Opens a connection over a socket, with TLS if a `name` is given, for which the certificate must be valid."""
         try:
             peer = str(sock.getpeername()[0])
-            if not reachable(peer, granted, allow_loopback=self._allow_loopback):
+            if not reachable(peer, granted, allow_loopback=self._grants.allow_loopback):
                 raise RefusedAddressError(f"connected to {peer}, which is not public")
             await asyncio.get_running_loop().create_connection(
                 lambda: connection, sock=sock, ssl=self._context() if name else None, server_hostname=name

@@ -120,12 +120,8 @@ async def _render(config: CrawlConfig, inputs: Inputs, output: Output, pages: Se
         # What the other files of a site say was decided when its pages were fetched.
         rules = HostRules(client, politeness, config, {"robots"}.intersection(config.ai_optouts))
         _load_hosts(segment, politeness, rules)
-        guard = AddressGuard(
-            allow_loopback=config.allow_loopback,
-            resolver=CachingResolver(config.name_servers),
-            grants=Grants(config.allow_hosts),
-            policy=policy,
-        )
+        grants = Grants(config.allow_hosts, allow_loopback=config.allow_loopback)
+        guard = AddressGuard(CachingResolver(config.name_servers), grants, policy)
         stack.push_async_callback(guard.close)
         browser = await stack.enter_async_context(Browser(config.render, agent, guard, output.scratch))
         scope = scope_of(config, inputs["seeds"])

@@ -91,11 +91,6 @@ class Candidate:
         return self.link.url
 
 
-def candidates(table: pa.Table) -> list[Candidate]:
-    """Returns the rows of a fetch list as candidates."""
-    return [_candidate(row) for row in table.to_pylist()]
-
-
 def shares(total: int, listed: dict[str, int]) -> dict[str, int]:
     """Splits the requests of a cycle evenly over the partitions with listed URLs; the first ones get the remainder.
 
@@ -111,7 +106,8 @@ def shares(total: int, listed: dict[str, int]) -> dict[str, int]:
     return {**dict.fromkeys(listed, 0), **{name: each + (rank < rest) for rank, name in enumerate(active)}}
 
 
-def _candidate(row: dict[str, Any]) -> Candidate:
+def candidate(row: dict[str, Any]) -> Candidate:
+    """Returns a row of a fetch list as a candidate."""
     captured_at: datetime | None = row["captured_at"]
     earlier = None
     if row["record_id"] and captured_at is not None:

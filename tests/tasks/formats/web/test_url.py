@@ -18,6 +18,8 @@ from tasks.formats.web.url import (
     key,
     web_parts,
 )
+from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.inject import scope_from
 from tasks.stages.extract.captures import url_refusal
 from tasks.stages.extract.page_metadata import absolute_url
 
@@ -207,9 +209,13 @@ def test_patterns_narrow_the_scope_of_hosts_and_prefixes():
 
 
 def test_the_scope_of_a_crawl_is_its_hosts_or_its_seeds_and_its_prefixes():
-    assert Scope.of(("h",), ["http://seed/"]).covers("http://h/")
-    assert not Scope.of(("h",), ["http://seed/"]).covers("http://seed/")
-    scope = Scope.of((), ["http://seed/"], ("http://p/docs/",), "", "x$")
+    named = scope_from(
+        CrawlConfig(seeds=("http://seed/",), contact="mailto:a@b.example", include_hosts=("h",)), ["seed"]
+    )
+    assert named.covers("http://h/")
+    assert not named.covers("http://seed/")
+    narrowed = {"include_prefixes": ("http://p/docs/",), "exclude_pattern": "x$"}
+    scope = scope_from(CrawlConfig(seeds=("http://seed/",), contact="mailto:a@b.example", **narrowed), ["seed"])
     assert scope.covers("http://seed/a", "seed")
     assert scope.covers("http://p/docs/")
     assert not scope.covers("http://p/")

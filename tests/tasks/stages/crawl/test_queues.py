@@ -24,7 +24,7 @@ def test_the_best_urls_come_first_from_fetch_list_and_links():
         popped.append(queue.pop())
         assert popped[-1].url == peeked
     assert [one.url for one in popped] == [url(number) for number in (1, 5, 3, 0, 2)]
-    assert [isinstance(one, Candidate) for one in popped] == [True, True, False, False, False]
+    assert [one.seed for one in popped] == [True, True, False, False, False]
 
 
 def test_excess_links_are_dropped_worst_first_and_can_be_added_again():

@@ -162,6 +162,13 @@ def test_a_page_sent_as_xhtml_is_read_as_xml() -> None:
     assert (as_html.title, as_html.unread) == ("", "")
 
 
+def test_an_application_sent_as_xhtml_needs_a_browser() -> None:
+    page = b'<html><head><title>Shop</title></head><body><div id="root"/><script src="/app.js"/></body></html>'
+    assert read(answer(page, mime="application/xhtml+xml")).render
+    article = page.replace(b'<div id="root"/>', b"<p>A short page.</p>")
+    assert not read(answer(article, mime="application/xhtml+xml")).render
+
+
 def test_a_sitemap_on_which_parsing_fails_is_kept_without_links(monkeypatch, caplog) -> None:
     monkeypatch.setattr(reading, "read_sitemap", lambda *_: 1 // 0)
     found = read(answer(b"<urlset>", mime="text/xml"))

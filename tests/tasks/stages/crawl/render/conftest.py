@@ -9,6 +9,7 @@ from aiohttp.abc import AbstractResolver
 
 from tasks.core.errors import InputError
 from tasks.stages.crawl.config import RenderConfig
+from tasks.stages.crawl.http.address import Grants
 from tasks.stages.crawl.render.proxy import AddressGuard
 from tests.tasks.stages.crawl.site import PrivateServer
 
@@ -48,7 +49,7 @@ class OneSite(AddressGuard):
     """The crawl's guard with an exception for the test site."""
 
     def __init__(self, port):
-        super().__init__(allow_loopback=False, resolver=Trick())
+        super().__init__(Trick(), Grants())
         self.port = port
 
     async def addresses(self, scheme, authority):
