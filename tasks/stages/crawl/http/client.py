@@ -7,7 +7,6 @@ the total time. The body is returned as received, with its content coding. Reque
 
 import asyncio
 import re
-import socket
 import ssl
 import time
 from collections.abc import Callable, Mapping
@@ -241,10 +240,10 @@ class Client:
             return Endpoint(peer)
         try:
             async with asyncio.timeout(self._config.timeout_s):
-                answers = await resolver.resolve(name, port_of(url), socket.AF_UNSPEC)
+                answers = await resolver.resolve(name, port_of(url))
         except (OSError, TimeoutError, ValueError):
             return Endpoint("")  # the request itself fails with the reason
-        return Endpoint(answers[0]["host"] if answers else "")
+        return Endpoint(answers[0] if answers else "")
 
     async def _exchange(self, request: "_Request", parser: ResponseParser, keep_partial: bool) -> Response:
         _, pool = self._require_open()

@@ -16,7 +16,7 @@ import socket
 import ssl
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from tasks.core.errors import InputError
 from tasks.core.open_files import raise_limit
@@ -136,25 +136,15 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-class Pausable(Protocol):
-    """A connection whose reading can be paused."""
-
-    def pause(self) -> None:
-        """Pauses reading."""
-
-    def resume(self) -> None:
-        """Resumes reading, unless the exchange has ended."""
-
-
 class BodyMemory:
     """Accounts for the memory of large bodies, by visit, and pauses connections while it is used up."""
 
     def __init__(self) -> None:
         self._sizes: dict[Hashable, int] = {}
-        self._paused: dict[Hashable, Pausable] = {}
+        self._paused: dict[Hashable, Connection] = {}
         self._reserved = 0
 
-    def reserve(self, visit: "asyncio.Task[object]", connection: Pausable, size: int) -> None:
+    def reserve(self, visit: "asyncio.Task[object]", connection: "Connection", size: int) -> None:
         """Records that the body of a visit has reached `size` bytes; pauses its connection if memory is used up."""
         if size <= FREE_BODY:
             return
@@ -422,12 +412,11 @@ class Pool:
         if is_address(name):
             return (name,)
         try:
-            answers = await self._resolver.resolve(name, port, socket.AF_UNSPEC)
+            return await self._resolver.resolve(name, port)
         except RefusedAddressError:
             raise
         except OSError as error:
             raise LookUpError(str(error)) from error
-        return [answer["host"] for answer in answers]
 
     def _context(self) -> ssl.SSLContext:
         if self._tls is None:

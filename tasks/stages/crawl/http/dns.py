@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypedDict
+from typing import Protocol
 
 import aiodns
 
@@ -47,19 +47,10 @@ _SERVER_ERROR = {
 MAX_ADDRESSES = 8
 
 
-class ResolvedAddress(TypedDict):
-    """One address of a name: the address as text, and its family."""
-
-    host: str
-    family: socket.AddressFamily
-
-
 class Resolver(Protocol):
     """Resolves names to addresses."""
 
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolvedAddress]:
+    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC) -> list[str]:
         """Returns the addresses of `host` in the order of preference; raises OSError."""
 
     async def close(self) -> None:
@@ -88,18 +79,16 @@ class GuardedResolver:
         self._grants = grants
         self.inner = inner
 
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolvedAddress]:
+    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC) -> list[str]:
         """Returns checked addresses of `host`, `MAX_ADDRESSES` at most; raises RefusedAddressError."""
         if is_loopback(host):
             if not self._grants.allow_loopback:
                 raise RefusedAddressError(f"{host} is this machine")
-            return [ResolvedAddress(host="127.0.0.1", family=socket.AF_INET)]
+            return ["127.0.0.1"]
         answers = await self.inner.resolve(host, port, family)
         for answer in answers:
-            if not reachable(answer["host"], self._grants.of(host, port)):
-                raise RefusedAddressError(f"{host} resolves to {answer['host']}, which is not public")
+            if not reachable(answer, self._grants.of(host, port)):
+                raise RefusedAddressError(f"{host} resolves to {answer}, which is not public")
         return answers[:MAX_ADDRESSES]
 
     async def close(self) -> None:
@@ -140,9 +129,7 @@ class CachingResolver:
         self._cache: dict[tuple[str, int], _CacheEntry] = {}
         self._queries: dict[tuple[str, int], asyncio.Task[_Addresses]] = {}
 
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolvedAddress]:
+    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC) -> list[str]:
         """Returns the addresses of `host`, IPv4 first; raises NoAddressError or another OSError."""
         key = host, int(family)
         cached = self._cache.get(key)
@@ -159,7 +146,7 @@ class CachingResolver:
             addresses = await asyncio.shield(query)
         if not addresses:
             raise NoAddressError(f"{host} does not exist, or has no address")
-        return [ResolvedAddress(host=address, family=kind) for kind, address in addresses]
+        return [address for _, address in addresses]
 
     async def close(self) -> None:
         """Cancels queries under way."""

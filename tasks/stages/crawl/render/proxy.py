@@ -8,7 +8,6 @@ TLS is end to end between browser and site.
 import asyncio
 import contextlib
 import logging
-import socket
 from collections import Counter
 from collections.abc import Coroutine
 from types import TracebackType
@@ -79,8 +78,8 @@ class AddressGuard:
         if is_address(name) and not is_loopback(name):
             return [(name, port)]
         async with asyncio.timeout(_LOOKUP_S):
-            answers = await self._resolver.resolve(name, port, socket.AF_UNSPEC)
-        return [(answer["host"], port) for answer in answers]
+            addresses = await self._resolver.resolve(name, port)
+        return [(address, port) for address in addresses]
 
     async def close(self) -> None:
         """Closes the resolver."""

@@ -39,7 +39,7 @@ class Trick(AbstractResolver):
     """A name server that resolves every name to this machine."""
 
     async def resolve(self, host, port=0, family=socket.AF_INET):
-        return [{"hostname": host, "host": "127.0.0.1", "port": port, "family": family, "proto": 0, "flags": 0}]
+        return ["127.0.0.1"]
 
     async def close(self):
         pass

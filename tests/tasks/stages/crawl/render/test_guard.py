@@ -18,10 +18,7 @@ class Names(AbstractResolver):
     async def resolve(self, host, port=0, family=socket.AF_INET):
         if host.split(".")[0] not in self.names:
             raise OSError(f"{host} is unknown")
-        return [
-            {"hostname": host, "host": one, "port": port, "family": family, "proto": 0, "flags": 0}
-            for one in self.names[host.split(".")[0]]
-        ]
+        return self.names[host.split(".")[0]]
 
     async def close(self):
         pass
