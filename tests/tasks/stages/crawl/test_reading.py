@@ -162,11 +162,11 @@ def test_a_page_sent_as_xhtml_is_read_as_xml() -> None:
     assert (as_html.title, as_html.unread) == ("", "")
 
 
-def test_an_application_sent_as_xhtml_needs_a_browser() -> None:
-    page = b'<html><head><title>Shop</title></head><body><div id="root"/><script src="/app.js"/></body></html>'
-    assert read(answer(page, mime="application/xhtml+xml")).render
-    article = page.replace(b'<div id="root"/>', b"<p>A short page.</p>")
-    assert not read(answer(article, mime="application/xhtml+xml")).render
+def test_whether_a_page_sent_as_xhtml_needs_a_browser_is_judged_by_its_elements() -> None:
+    page = '<html><head><title>Shop</title><script src="/app.js"/></head><body>{}</body></html>'
+    text = f"<p>{'A menu. ' * 70}</p>"
+    for body, needed in (("<p>A short page.</p>", False), (f'{text}<div id="root"/>', True), (text, False)):
+        assert read(answer(page.format(body).encode(), mime="application/xhtml+xml")).render is needed
 
 
 def test_a_sitemap_on_which_parsing_fails_is_kept_without_links(monkeypatch, caplog) -> None:
