@@ -1,6 +1,6 @@
 """Any response of a site is read or refused; none raises an exception."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tasks.formats.web.canonical_url import canonical
@@ -92,6 +92,7 @@ files = st.lists(st.sampled_from(LINES), max_size=30).map(lambda parts: "".join(
 
 
 @given(urls, st.sampled_from(["http://h/a/b?c", "https://[::1]:81/", None]))
+@example("http://h/..;jsessionid=1", None)
 def test_any_text_is_canonicalized_or_refused(text, base):
     url = canonical(text, base)
     if url is None:
