@@ -118,6 +118,11 @@ def newest(store: Store, name: str, *, but: str = "", unless: str = "") -> Artif
     return next((artifact for artifact in artifacts if not (unless and is_marked(artifact, unless))), None)
 
 
+def at_version(store: Store, name: str, version: str) -> Artifact | None:
+    """Returns the artifact `name` at a version, or the newest one for ""; None if there is none."""
+    return Artifact.find(store, ArtifactId(name, version)) if version else newest(store, name)
+
+
 def is_marked(artifact: Artifact, kind: str) -> bool:
     """Returns whether the artifact of a kind at the same version refers to this artifact as it is now."""
     mark = ArtifactId(f"{artifact.address.name.partition('/')[0]}/{kind}", artifact.address.version)

@@ -1,4 +1,4 @@
-"""Terminal output of commands: progress reports, and a quiet exit when standard output is closed.
+"""Terminal output of commands: progress reports, tables, and a quiet exit when standard output is closed.
 
 `Progress` overwrites one line of a terminal. Elsewhere (an Airflow log, a file) it writes a log line every few seconds.
 
@@ -12,7 +12,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 log = logging.getLogger("sluice.progress")
 _QUIET_S = 5.0
@@ -72,6 +72,16 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns rows of cells, the first of them the head, as lines with aligned columns.
+
+    >>> table_lines([("host", "pages"), ("a.example", "7")])
+    ['host       pages', 'a.example  7']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _share(done: float, total: float) -> str:

@@ -73,7 +73,10 @@ def _shortened(href: str) -> str | None:
         return _without_dot(href)
     if ";" in href:
         path, separator, query = href.partition("?")
-        href = _PATH_PARAMETER.sub(_unless_session, path) + separator + query
+        shorter = _PATH_PARAMETER.sub(_unless_session, path)
+        if shorter != path:
+            # What remains of a segment may be "..".
+            href = ada_url.normalize_url(shorter + separator + query)
     return _without_tracking(href) if "?" in href else href
 
 

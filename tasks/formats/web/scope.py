@@ -49,19 +49,6 @@ class Scope:
         self._plain = not (self._prefixes or include_pattern or exclude_pattern or taken_down.urls)
         self._covered_hosts: dict[str, bool] = {}
 
-    @classmethod
-    def of(
-        cls,
-        include_hosts: tuple[str, ...],
-        seeds: Iterable[str],
-        prefixes: Iterable[str] = (),
-        include_pattern: str = "",
-        exclude_pattern: str = "",
-    ) -> "Scope":
-        """Returns the scope of a crawl: the given hosts, or if there are none those of its canonical seeds."""
-        hosts = list(include_hosts) or [authority(seed) for seed in seeds]
-        return cls(hosts, prefixes, include_pattern, exclude_pattern)
-
     def covers(self, url: str, host: str = "") -> bool:
         """Returns whether a canonical URL is covered; `host` is its `authority` if the caller has it."""
         host = host or authority(url)

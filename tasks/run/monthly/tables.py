@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.ledger import newest
 from tasks.core.store import Store
+from tasks.core.terminal import table_lines
 
 KIND = "month"
 """Kind of the artifacts."""
@@ -30,11 +31,7 @@ def text(content: Mapping[str, Any]) -> str:
     lines += [f"! {need}" for need in content["needs"]] or ["nothing needs a person"]
     for table in tables(content):
         rows = [[title.lstrip("#") for title in table.head], *([_plain(cell) for cell in row] for row in table.rows)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines += ["", table.title]
-        lines += [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-        ]
+        lines += ["", table.title, *table_lines(rows)]
     return "\n".join(lines)
 
 

@@ -6,7 +6,10 @@ one WARC file, its CDXJ index, its log and its links, and a final part with the 
 (`tasks.stages.crawl.storage.fetchlog`).
 
 This module connects the components of a fetch: `frontier.order` decides which URL of a host is next,
-`frontier.scheduler` decides when, `visit` tries it, and `resume` replays the outcomes of interrupted attempts.
+`frontier.scheduler` decides when, and `visit` tries it.
+
+A retry reads the outcomes of the attempts before it, and replays them without requests. The order of URLs is a function
+of the fetch list and of outcomes, independent of time, so the replay restores the state of the interrupted attempt.
 """
 
 import asyncio
@@ -16,24 +19,25 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 import uvloop
 
-from tasks.core.artifact import Artifact
+from tasks.core import parquet
+from tasks.core.artifact import Artifact, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError, TransientError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.documents.tombstones import tombstones_of
 from tasks.formats.web.domain import owner_of
-from tasks.formats.web.url import authority
+from tasks.formats.web.url import key
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.frontier.order import UrlOrder
 from tasks.stages.crawl.frontier.queues import HostPlan
 from tasks.stages.crawl.frontier.scheduler import WAITING, Scheduler
 from tasks.stages.crawl.hosts.clocks import CooldownStore
-from tasks.stages.crawl.hosts.politeness import HostClock, Politeness
-from tasks.stages.crawl.hosts.rules import HostRobots, HostRules
+from tasks.stages.crawl.hosts.politeness import Politeness
+from tasks.stages.crawl.hosts.rules import HostRules
 from tasks.stages.crawl.http.client import VERSION as CLIENT_VERSION
 from tasks.stages.crawl.http.client import Client
 from tasks.stages.crawl.http.connection import socket_budget
@@ -42,11 +46,11 @@ from tasks.stages.crawl.inject import number_of, scope_of
 from tasks.stages.crawl.page.parser import PageParser
 from tasks.stages.crawl.page.reading import Reader
 from tasks.stages.crawl.policy import HOST_DENIED, Policy
-from tasks.stages.crawl.resume import logged_outcomes, resume
 from tasks.stages.crawl.status import FetchProgress, FetchState, StateWriter, state_of
 from tasks.stages.crawl.storage import crawldb, fetchlist, fetchlog
 from tasks.stages.crawl.storage.crawldb import KnownUrls
-from tasks.stages.crawl.storage.segment import ORDER, SegmentWriter
+from tasks.stages.crawl.storage.fetchlog import Outcome
+from tasks.stages.crawl.storage.segment import LINK, LOG, ORDER, SegmentWriter
 from tasks.stages.crawl.storage.spool import Spool
 from tasks.stages.crawl.visit import Visitor
 
@@ -102,35 +106,44 @@ class FetchTask:
     """One fetch task: replays the parts of earlier attempts, then fetches the remaining URLs."""
 
     def __init__(self, config: CrawlConfig, inputs: Inputs, output: Output) -> None:
-        self._config = config
-        self._signer = request_signer(config.signature)
-        self._sockets = socket_budget(config.concurrency + WAITING)
         self._output = output
+        self._time_box_s = config.time_box_s
         self._first_cycle = inputs.get("previous") is None
-        self._listed = inputs["fetchlist"]
-        self._start = fetchlist.candidates(self._listed.table(fetchlist.URLS_FILE))
-        self._scope = scope_of(config, inputs["seeds"], tombstones_of(inputs))
-        self._hosts = self._listed.table(fetchlist.HOSTS_FILE).to_pylist()
-        self._policy = Policy.of(config, self._listed)
-        number = number_of(output.member)
-        self._policy.load_credentials(lambda host: owner_of(host) % config.partitions == number)
-        self._order = UrlOrder(
-            config,
-            number,
-            _budget(config, inputs.many("fetchlists"), output.member),
-            self._scope,
-            self._start,
-            {row["host"]: HostPlan(row["score"], row["cap"]) for row in self._hosts},
-            _known(inputs.get("previous")),
-            self._policy,
-        )
+        listed, number = inputs["fetchlist"], number_of(output.member)
+        start = list(map(fetchlist.candidate, listed.table(fetchlist.URLS_FILE).to_pylist()))
+        self._seed_hosts = sorted({candidate.link.host for candidate in start if candidate.seed})
+        hosts = listed.table(fetchlist.HOSTS_FILE).to_pylist()
+        scope = scope_of(config, inputs["seeds"], tombstones_of(inputs))
+        signer, sockets = request_signer(config.signature), socket_budget(config.concurrency + WAITING)
+        policy = self._policy = Policy.of(config, listed)
+        policy.load_credentials(lambda host: owner_of(host) % config.partitions == number)
+        plans = {row["host"]: HostPlan(row["score"], row["cap"]) for row in hosts}
+        budget, known = _budget(config, inputs.many("fetchlists"), output.member), _known(inputs.get("previous"))
+        order = self._order = UrlOrder(config, number, budget, scope, start, plans, known, policy)
+        self._clocks = CooldownStore(output)
+        politeness = self._politeness = Politeness(config, self._clocks, policy)
+        politeness.load(map(fetchlog.clock_of, hosts))
+        client = self._client = Client(config, begin=politeness.begin, policy=policy, sockets=sockets, signer=signer)
+        rules = self._rules = HostRules(client, politeness, config)
+        rules.load(fetchlog.rules_of(listed.table(fetchlist.ROBOTS_FILE)))
+        self._parser = PageParser(config.user_agent)
+        reader = Reader(config, self._parser, scope, rules.sitemaps, order.traps.note, rules.licensing)
         self._spool = Spool(output, config.buffer_bytes, ORDER)
-        self._segment = SegmentWriter(self._spool, config, f"{config.user_agent}/{CLIENT_VERSION}")
-        self._scheduler: Scheduler | None = None
-        self._host_rows: tuple[list[HostClock], list[HostRobots]] = ([], [])
-        self._begin = time.monotonic()
+        segment = self._segment = SegmentWriter(self._spool, config, f"{config.user_agent}/{CLIENT_VERSION}")
+        progress = self._progress = FetchProgress(output, order)
+        deadline = time.monotonic() + config.time_box_s
+        self._visitor = Visitor(
+            config, client, politeness, rules, reader, order, segment, policy, progress, deadline=deadline
+        )
+        self._scheduler = Scheduler(
+            order,
+            politeness,
+            self._visitor.visit,
+            concurrency=config.concurrency,
+            max_visits=sockets.visits,
+            deadline=deadline,
+        )
         self._stopped = False
-        self._progress = FetchProgress(output, self._order)
 
     async def work(self) -> None:
         """Fetches until the end, the deadline or a signal, and commits the result."""
@@ -157,66 +170,26 @@ class FetchTask:
         )
 
     async def _crawl(self) -> None:
-        config = self._config
-        clocks = CooldownStore(self._output)
-        politeness = self._politeness = Politeness(config, clocks, self._policy)
-        politeness.load(map(fetchlog.clock_of, self._hosts))
-        parser = PageParser(config.user_agent)
-        client = Client(config, begin=politeness.begin, policy=self._policy, sockets=self._sockets, signer=self._signer)
-        async with self._policy.watch(self._adjust), StateWriter(self._output, self._state).running(), client:
-            rules = HostRules(
-                client,
-                politeness,
-                config.user_agent,
-                config.max_backoff_s,
-                ai_optout="robots" in config.ai_optouts,
-                tdm="tdm" in config.ai_optouts,
-                rsl="rsl" in config.ai_optouts,
-            )
-            rules.load(fetchlog.rules_of(self._listed.table(fetchlist.ROBOTS_FILE)))
-            reader = Reader(config, parser, self._scope, rules.sitemaps, self._order.traps.note, rules.licensing)
-            deadline = self._begin + config.time_box_s
-            visitor = Visitor(
-                config,
-                client,
-                politeness,
-                rules,
-                reader,
-                self._order,
-                self._segment,
-                self._policy,
-                self._progress,
-                deadline=deadline,
-            )
-            self._scheduler = Scheduler(
-                self._order,
-                politeness,
-                visitor.visit,
-                concurrency=config.concurrency,
-                max_visits=self._sockets.visits,
-                deadline=deadline,
-            )
-            try:
-                resume(logged_outcomes(self._output, self._spool), self._order, visitor)
+        try:
+            async with self._policy.watch(self._adjust), StateWriter(self._output, self._state).running(), self._client:
+                resume(logged_outcomes(self._output, self._spool), self._order, self._visitor)
                 self._adjust()
                 whole = await self._scheduler.run()
                 if not whole and not self._stopped:
-                    log.info("the time box of %g s is over; the rest waits for the next cycle", config.time_box_s)
-            finally:
-                clocks.close()
-                await parser.close()
-                self._host_rows = (politeness.rows(), rules.rows())
+                    log.info("the time box of %g s is over; the rest waits for the next cycle", self._time_box_s)
+        finally:
+            self._clocks.close()
+            await self._parser.close()
 
     def _adjust(self) -> None:
         """Applies changes of the hosts file."""
         self._politeness.adjust()
         self._order.lower_caps()
-        if self._scheduler is not None:
-            self._scheduler.retime()
+        self._scheduler.retime()
 
     def _state(self) -> FetchState:
-        visited = self._scheduler.visited if self._scheduler is not None else set()
-        return state_of(self._progress, self._order, self._politeness, self._policy, visited, self._segment.buffered)
+        visited, buffered = self._scheduler.visited, self._segment.buffered
+        return state_of(self._progress, self._order, self._politeness, self._policy, visited, buffered)
 
     async def _end(self) -> None:
         if self._stopped:
@@ -228,22 +201,21 @@ class FetchTask:
                 "run it again to continue from there",
             )
         # In later cycles an outage of the site does not mean that the recipe is wrong.
-        has_seeds = any(candidate.seed for candidate in self._start)
-        if self._first_cycle and has_seeds and not self._progress.captured:
+        if self._first_cycle and self._seed_hosts and not self._progress.captured:
             raise self._no_page_error()
         if self._segment.holds_rows or not self._segment.holds_parts:
             self._segment.commit()
         await self._segment.close()
         if fetchlog.HOSTS_PART not in self._output.committed:
             with self._output.part(fetchlog.HOSTS_PART) as part:
-                fetchlog.write_hosts(part, *self._host_rows, self._order.traps.scores())
+                fetchlog.write_hosts(part, self._politeness.rows(), self._rules.rows(), self._order.traps.scores())
                 self._policy.write(part)
         self._progress.finish()
 
     def _no_page_error(self) -> InputError:
         errors = self._progress.errors.most_common(4) or [("no response in time", 0)]
         counts = ", ".join(f"{reason} x {count}" if count else reason for reason, count in errors)
-        hosts = sorted({authority(candidate.url) for candidate in self._start if candidate.seed})
+        hosts = self._seed_hosts
         names = ", ".join(hosts[:5]) + (f" and {len(hosts) - 5} more" if len(hosts) > 5 else "")
         return InputError(
             f"not one page could be fetched from {names} ({counts})",
@@ -269,8 +241,66 @@ class FetchTask:
 
     def _stop(self) -> None:
         self._stopped = True
-        if self._scheduler is not None:
-            self._scheduler.stop()
+        self._scheduler.stop()
+
+
+def resume(parts: Iterable[list[Outcome]], order: UrlOrder, visitor: Visitor) -> None:
+    """Replays the outcomes of earlier attempts, with one part in memory at a time.
+
+    Args:
+        parts: see `logged_outcomes`.
+        order: the order of URLs, which the outcomes advance.
+        visitor: replays outcomes. Outcomes of URLs whose turn has not come are replayed when they are visited.
+    """
+    for part in parts:
+        outcomes = {outcome.key: outcome for outcome in part}
+        # For each of its hosts, a part contains the next URLs in order, so hosts can be replayed one after another. A
+        # host that waits for others becomes available again when they have finished the round.
+        hosts = list(dict.fromkeys(outcome.host for outcome in part))
+        while hosts:
+            host = hosts.pop()
+            while key(order.peek(host)) in outcomes and (candidate := order.take(host)) is not None:
+                visitor.replay(candidate, outcomes.pop(key(candidate.url)))
+            hosts += order.newly_available()
+        visitor.expect(outcomes.values())
+    visitor.log_refused()
+
+
+def logged_outcomes(output: Output, spool: Spool) -> Iterator[list[Outcome]]:
+    """Yields the outcomes of earlier attempts of the task, by part, in the order in which the parts were closed.
+
+    Parts in the store come first, then those in the local buffer of this machine, which are queued for upload.
+    """
+    urls: set[str] = set()
+    for _, record in sorted(output.committed.items()):
+        stored = {path: output.store.read(f"{output.address.path}/{path}") for path in _logs(record)}
+        outcomes = _outcomes(stored)
+        urls.update(outcome.url for outcome in outcomes)
+        yield outcomes
+    for closed in spool.buffer.take_over_parts():
+        outcomes = _outcomes({path: (closed.folder / path).read_bytes() for path in _logs(closed.record)})
+        # The part is already stored: the task continued elsewhere, or was killed before it removed the local copy.
+        if not urls.isdisjoint(outcome.url for outcome in outcomes):
+            closed.remove()
+            continue
+        log.info("[%s] %d URLs are in the local buffer %s", output.address, len(outcomes), closed.folder)
+        spool.put(closed)
+        urls.update(outcome.url for outcome in outcomes)
+        yield outcomes
+
+
+def _logs(record: PartRecord) -> list[str]:
+    return [entry.path for entry in record.files if entry.path.startswith((LOG, LINK))]
+
+
+def _outcomes(files: dict[str, bytes]) -> list[Outcome]:
+    tables = {
+        folder: parquet.from_bytes(data)
+        for folder in (LOG, LINK)
+        for path, data in files.items()
+        if path.startswith(folder)
+    }
+    return fetchlog.from_tables(tables[LOG], tables[LINK]) if LOG in tables else []
 
 
 def _budget(config: CrawlConfig, lists: Sequence[Artifact], member: str) -> int:

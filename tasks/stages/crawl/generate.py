@@ -17,7 +17,7 @@ take turns. 10 million known URLs, half of them due, take some 15 CPU-seconds.
 """
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import duckdb
@@ -53,7 +53,7 @@ _HOST = crawldb.HOST_OF_URL.replace("url", "p.url")
 # URLs that the hosts file lists to be fetched again, except those that were taken down (no due time).
 _ASKED = f"""
 CREATE TABLE asked AS
-SELECT p.key FROM previous p JOIN (
+SELECT p.key, max(a.at) AS at FROM previous p JOIN (
   SELECT p.key, a.at FROM previous p JOIN again_hosts a ON {_HOST} = a.host
   UNION ALL SELECT p.key, a.at FROM previous p JOIN again_urls a ON p.key = CAST(a.key AS UUID)
   UNION ALL SELECT p.key, a.at FROM previous p LEFT JOIN escaped e ON p.url = e.url
@@ -70,7 +70,7 @@ SELECT p.* REPLACE (
       AND p.status IN ({", ".join(map(duck.quoted, _FETCHED))}) AND coalesce(p.canonical, '') IN ('', p.url)
       THEN p.last_fetch + to_seconds(least(i.interval_s, s.interval_s))
     ELSE p.next_due END AS next_due
-), a.key IS NOT NULL AS asked
+), a.at AS again_since
 FROM previous p LEFT JOIN asked a ON p.key = a.key LEFT JOIN paced i ON {_HOST} = i.host LEFT JOIN (
   -- The empty row adds the column if no seed has an interval.
   SELECT * FROM seeds UNION ALL BY NAME SELECT CAST(NULL AS BIGINT) AS interval_s WHERE false
@@ -81,7 +81,7 @@ _DUE = f"""
 CREATE TABLE due AS
 SELECT key, url, host, depth, overdue_days, seed, asked FROM (
   SELECT p.key, p.url, {_HOST} AS host, p.depth, s.key IS NOT NULL AS seed,
-    greatest(0, date_diff('second', p.next_due, $now) / 86400.0) AS overdue_days, p.asked
+    greatest(0, date_diff('second', p.next_due, $now) / 86400.0) AS overdue_days, p.again_since IS NOT NULL AS asked
   FROM timed p LEFT JOIN seeds s ON p.key = s.key
   WHERE p.next_due <= $now OR p.next_due IS NULL -- taken down, and out of scope unless lifted
   UNION ALL BY NAME
@@ -229,7 +229,7 @@ def _choose(
 def attach_due_times(connection: duckdb.DuckDBPyConnection, policy: Policy, now: datetime) -> None:
     """Creates the view `timed`: `previous` with the due times changed by the hosts file.
 
-    Its column `asked` is true for rows that the file lists to be fetched again.
+    Its column `again_since` has the time of the request for rows that the file lists to be fetched again; else null.
 
     Args:
         connection: has the views `previous` of URLs (crawldb.URLS) and `seeds` (inject.SEEDS).
@@ -238,7 +238,7 @@ def attach_due_times(connection: duckdb.DuckDBPyConnection, policy: Policy, now:
     """
     again = {entry: at for entry, at in policy.again.items() if at <= now}
     if not again and not policy.has_intervals:
-        connection.execute("CREATE TEMP VIEW timed AS SELECT *, false AS asked FROM previous")
+        connection.execute("CREATE TEMP VIEW timed AS SELECT *, CAST(NULL AS TIMESTAMPTZ) AS again_since FROM previous")
         return
     query = f"SELECT DISTINCT {crawldb.HOST_OF_URL} FROM previous"
     hosts = [host for (host,) in connection.execute(query).fetchall()]
@@ -262,34 +262,6 @@ def attach_due_times(connection: duckdb.DuckDBPyConnection, policy: Policy, now:
     )
     connection.execute(_ASKED)
     connection.execute(_TIMED.replace("$now", duck.quoted(now.isoformat())))
-
-
-def due_of(
-    row: Mapping[str, Any], policy: Policy, now: datetime, seed_interval_s: int | None = None
-) -> tuple[datetime | None, bool]:
-    """Returns when a row of the crawl DB is due by the hosts file, and whether the file lists it to be fetched again.
-
-    Computes the same as the view of `attach_due_times`, for one row.
-
-    Args:
-        row: row of crawldb.URLS.
-        policy: the hosts file.
-        now: due time of URLs that are listed to be fetched again.
-        seed_interval_s: interval of the URL as a seed in seconds, or None.
-    """
-    due: datetime | None = row["next_due"]
-    last: datetime | None = row["last_fetch"]
-    since = policy.again_since(row["url"])
-    if due is None:
-        return None, False
-    if since and since <= now and (last is None or last < since):
-        return min(due, now), True
-    interval = policy.interval_s(authority(row["url"]))
-    if interval is None or last is None or row["fails"] or row["status"] not in _FETCHED:
-        return due, False
-    if row["canonical"] not in (None, "", row["url"]):
-        return due, False
-    return last + timedelta(seconds=min(interval, seed_interval_s or interval)), False
 
 
 def _typed_table(columns: Mapping[str, pa.DataType], rows: Iterable[tuple[Any, ...]]) -> pa.Table:

@@ -12,7 +12,7 @@ import json
 import logging
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -27,9 +27,9 @@ from tasks.formats.hooks import Hooks
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import Link, link
 from tasks.formats.web.scope import Scope
-from tasks.formats.web.url import host_and_port
+from tasks.formats.web.url import authority, host_and_port
 from tasks.stages.crawl.config import CrawlConfig, is_loopback
-from tasks.stages.crawl.http.address import Grants, refusal
+from tasks.stages.crawl.http.address import PORT, PRIVATE, Grants, refusal
 
 VERSION = 4
 
@@ -78,14 +78,10 @@ _WHY = {
         "write the URL alone, or http://host/<tab>nutch.score=10<tab>nutch.fetchInterval=86400",
     ),
     "url": ("cannot be fetched", "write an http or https URL without user name and password"),
-    "private_address": (
-        "leads to an address that crawlers must not reach (private_address)",
-        _REACHABLE,
-    ),
-    "port": (
-        "leads to an address that crawlers must not reach (port)",
-        _REACHABLE,
-    ),
+    **{
+        reason: (f"leads to an address that crawlers must not reach ({reason})", _REACHABLE)
+        for reason in (PRIVATE, PORT)
+    },
     _SCOPE: (
         "is not covered by the crawl",
         "add its host to include_hosts, correct include_prefixes or the patterns, or remove the seed",
@@ -179,7 +175,12 @@ def file_of(number: int) -> str:
 
 def scope_of(config: CrawlConfig, seeds: Artifact, taken_down: Tombstones = NO_TOMBSTONES) -> Scope:
     """Returns the scope of the crawl: the hosts of the recipe, or those of its seeds, except what is taken down."""
-    hosts = list(config.include_hosts) or json.loads(seeds.read(_HOSTS))
+    return scope_from(config, json.loads(seeds.read(_HOSTS)), taken_down)
+
+
+def scope_from(config: CrawlConfig, seed_hosts: Iterable[str], taken_down: Tombstones = NO_TOMBSTONES) -> Scope:
+    """Returns the scope of a crawl with seeds on these hosts."""
+    hosts = config.include_hosts or seed_hosts
     return Scope(hosts, config.include_prefixes, config.include_pattern, config.exclude_pattern, taken_down)
 
 
@@ -192,15 +193,14 @@ def seeds_of(config: CrawlConfig) -> tuple[list[Seed], list[RejectedSeed]]:
     """
     valid: list[tuple[_SeedLine, Seed]] = []
     rejected: list[RejectedSeed] = []
-    lines, grants = 0, Grants(config.allow_hosts)
+    lines, grants = 0, Grants(config.allow_hosts, allow_loopback=config.allow_loopback)
     for line in _seed_lines(config):
         lines += bool(line.file)
         try:
             valid.append((line, _parse(config, grants, line)))
         except _UnusableSeed as reason:
             rejected.append(_reject(line, str(reason)))
-    hosts = config.include_hosts or [seed.link.host for _, seed in valid]
-    scope = Scope(hosts, config.include_prefixes, config.include_pattern, config.exclude_pattern)
+    scope = scope_from(config, (seed.link.host for _, seed in valid))
     rejected += [_reject(line, _SCOPE) for line, seed in valid if not scope.covers(seed.link.url)]
     seeds = {seed.link.key: seed for _, seed in valid if scope.covers(seed.link.url)}
     _check_share(config, rejected, lines, len(seeds))
@@ -234,7 +234,7 @@ def _parse(config: CrawlConfig, grants: Grants, line: _SeedLine) -> Seed:
     url = canonical(line.text)
     if url is None:
         raise _seed_error(line, "url")
-    if reason := refusal(url, allow_loopback=config.allow_loopback, grants=grants):
+    if reason := refusal(authority(url), grants):
         raise _seed_error(line, reason)
     host = host_and_port(url)[0]
     if not config.contact and not is_loopback(host):

@@ -49,7 +49,7 @@ from tasks.core.stage import Part
 from tasks.core.store import read_outside
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import Link, link
-from tasks.formats.web.url import authority, host_and_port, identity
+from tasks.formats.web.url import authority, host_and_port, split_port
 from tasks.stages.crawl.config import REFERENCE, CrawlConfig
 
 log = logging.getLogger("sluice.crawl")
@@ -337,17 +337,6 @@ class Policy:
         """URLs and hosts to be fetched again, with the time since which (`HostsFile.again`)."""
         return self._snapshot.again
 
-    def again_since(self, url: str) -> datetime | None:
-        """Returns the time since which a canonical URL is to be fetched again; None if `again` does not cover it."""
-        page = identity(url)
-        times = [
-            at
-            for entry, at in self.again.items()
-            if page == identity(entry) or (entry[-1] == "*" and page.startswith(identity(entry[:-1])))
-        ]
-        times += filter(None, [self.host_again_since(authority(url))])
-        return max(times, default=None)
-
     def host_again_since(self, host: str) -> datetime | None:
         """Returns the time since which all URLs of a host are to be fetched again; None if `again` does not name it."""
         return max((self.again[name] for name in _entries_for(host) if name in self.again), default=None)
@@ -518,7 +507,7 @@ def _write(part: Part, path: str, content: dict[str, Any]) -> None:
 @lru_cache(maxsize=1 << 15)
 def _entries_for(host: str) -> tuple[str, ...]:
     """Returns the entries that match a host, the most specific first: the host, without its port, its domains."""
-    name = host_and_port(f"http://{host}/")[0]
+    name = split_port(host)[0]
     hosts = [variant for entry in dict.fromkeys((host, name)) for variant in _www_variants(entry)]
     labels = [] if name.startswith("[") else name.split(".")
     return (*hosts, *(f"*.{'.'.join(labels[at:])}" for at in range(len(labels))))

@@ -12,11 +12,12 @@ from typing import Any
 
 import duckdb
 
-from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.artifact import Artifact
 from tasks.core.config import parse
 from tasks.core.errors import InputError
-from tasks.core.ledger import newest
+from tasks.core.ledger import at_version
 from tasks.core.store import Store
+from tasks.core.terminal import table_lines
 from tasks.formats.web.domain import domain_of
 from tasks.stages.crawl.policy import HostsFile, Policy
 from tasks.stages.crawl.storage import crawldb, duck
@@ -94,7 +95,7 @@ def query(
     Raises:
         InputError: there is no crawl DB, its files were removed, or a host is invalid.
     """
-    databases = list(filter(None, (_database(store, f"{recipe}/crawldb/{name}", version) for name in partitions)))
+    databases = list(filter(None, (at_version(store, f"{recipe}/crawldb/{name}", version) for name in partitions)))
     if not databases:
         raise InputError(
             f"no crawl DB of {recipe}{f'@{version}' if version else ''} is in {store.root}",
@@ -107,14 +108,8 @@ def query(
         values["now"] = now
         (count,) = connection.execute(f"SELECT count(*) FROM u WHERE {where}", _used(values, where)).fetchall()[0]
         sql = _rows_query(top, where, limit)
-        result = connection.execute(sql, _used(values, sql))
-        names = [column[0] for column in result.description or ()]
-        rows = [dict(zip(names, row, strict=True)) for row in result.fetchall()]
+        rows = duck.rows(connection, sql, _used(values, sql))
     return {"artifacts": [str(database.address) for database in databases], "urls": count, "rows": rows}
-
-
-def _database(store: Store, name: str, version: str) -> Artifact | None:
-    return Artifact.find(store, ArtifactId(name, version)) if version else newest(store, name)
 
 
 def _attach(connection: duckdb.DuckDBPyConnection, databases: Sequence[Artifact], entries: Sequence[str]) -> None:
@@ -171,12 +166,7 @@ def render(result: QueryResult) -> str:
     rows = [{name: _cell(value) for name, value in row.items()} for row in result["rows"]]
     lines = [f"{result['urls']:,} URLs in {', '.join(result['artifacts'])}"]
     if rows:
-        table = [tuple(rows[0]), *(tuple(row.values()) for row in rows)]
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines += [
-            "",
-            *("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in table),
-        ]
+        lines += ["", *table_lines([tuple(rows[0]), *(tuple(row.values()) for row in rows)])]
     return "\n".join(lines)
 
 

@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError, SluiceError
-from tasks.core.ledger import newest
+from tasks.core.ledger import at_version
 from tasks.core.stage import Output
 from tasks.core.store import Store
+from tasks.core.terminal import table_lines
 from tasks.stages.crawl.storage.fetchlog import CAPTURED, NO_SITEMAP, Outcome
 
 if TYPE_CHECKING:  # a reader of the status, such as the API server, has no use for the parsers that these import
@@ -350,8 +351,7 @@ def status(store: Store, recipe: str, version: str = "", now: datetime | None = 
         InputError: there is no such cycle.
     """
     now = now or datetime.now(UTC)
-    name = f"{recipe}/seeds"
-    seeds = Artifact.find(store, ArtifactId(name, version)) if version else newest(store, name)
+    seeds = at_version(store, f"{recipe}/seeds", version)
     if seeds is None:
         cycle = f"{recipe}@{version}" if version else f"of {recipe}"
         raise InputError(f"no cycle {cycle} is in {store.root}", "run `sluice inject`, or name another version")
@@ -433,8 +433,4 @@ def _table(hosts: list[CycleStatus]) -> list[str]:
         requests = f"{host['requests']:,} of {host['cap']:,}"
         counts = (f"{host['waiting']:,}", requests, f"{host['delay_s']:g} s", latency)
         rows.append((host["host"], host["in"], host["state"], *counts, str(host["failures"] or ""), wait))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "",
-        *("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows),
-    ]
+    return ["", *table_lines(rows)]

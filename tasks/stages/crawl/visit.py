@@ -15,7 +15,7 @@ from tasks.core.part import POISON
 from tasks.formats.warc.record import PAGE_STATUSES
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import Link, link
-from tasks.formats.web.url import authority, host_of, key, origin_of
+from tasks.formats.web.url import host_of, origin_of
 from tasks.stages.crawl.config import CrawlConfig, is_loopback
 from tasks.stages.crawl.frontier.order import MAX_REDIRECTS, UrlOrder
 from tasks.stages.crawl.frontier.scheduler import VisitResult
@@ -23,6 +23,7 @@ from tasks.stages.crawl.frontier.traps import TRAPS
 from tasks.stages.crawl.hosts.politeness import HOST_BACKOFF, HOST_FAILURES, HostState, Politeness, retry_after
 from tasks.stages.crawl.hosts.rules import UNAVAILABLE, HostRules, Ruling
 from tasks.stages.crawl.http.client import Client, FetchError, Response
+from tasks.stages.crawl.page.links import refresh_target
 from tasks.stages.crawl.page.reading import DUPLICATE as SAME
 from tasks.stages.crawl.page.reading import Reader, mime_of
 from tasks.stages.crawl.page.terms import header_terms, merge_terms, terms_json
@@ -110,11 +111,10 @@ class Visitor:
 
     async def visit(self, host: HostState, candidate: Candidate) -> VisitResult:
         """Tries one URL, and records the outcome unless the visit must be repeated."""
-        page = key(candidate.url)
-        if (outcome := self._earlier.pop(page, None)) is not None:
+        if (outcome := self._earlier.pop(candidate.link.key, None)) is not None:
             self.replay(candidate, outcome)
             return VisitResult.SKIPPED
-        candidate = self._respelled.get(page, candidate)
+        candidate = self._respelled.get(candidate.link.key, candidate)
         ruling = await self._check(host, candidate)
         if isinstance(ruling, VisitResult):
             return ruling
@@ -140,8 +140,8 @@ class Visitor:
             return self._fail(host, candidate, f"http_{response.status}", "", response)
         self._politeness.succeeded(host)
         self._tries.pop(candidate.url, None)
-        if candidate.hops < MAX_REDIRECTS and (spelling := _other_spelling(candidate.url, response)):
-            self._respelled[page] = replace(candidate, url=spelling, hops=candidate.hops + 1)
+        if candidate.hops < MAX_REDIRECTS and (spelling := _other_spelling(candidate, response)):
+            self._respelled[spelling.key] = replace(candidate, link=spelling, hops=candidate.hops + 1)
             return VisitResult.AGAIN
         try:
             outcome = self._rewrite(await self._classify(candidate, response, fetched_at, ruling))
@@ -199,7 +199,7 @@ class Visitor:
     def log_refused(self) -> None:
         """Logs links that are traps, unless an earlier attempt has logged them."""
         for candidate, reason in self._order.refused:
-            if key(candidate.url) not in self._logged_traps:
+            if candidate.link.key not in self._logged_traps:
                 self._segment.note(_outcome(candidate, GONE, reason, False))
             self._progress.errors[reason] += 1
         self._order.refused.clear()
@@ -266,7 +266,8 @@ class Visitor:
         """Returns the outcome of a page; writes it to the segment if it is kept."""
         if response.truncated == "disconnect":
             outcome = outcome._replace(etag="", last_modified="")  # they apply to the full body
-        if response.refresh and (target := canonical(response.refresh, candidate.url)):
+        refresh = refresh_target(response.header("refresh") or "")
+        if refresh and (target := canonical(refresh, candidate.url)):
             outcome = outcome._replace(redirect=target)
         if not self._reader.body_limit(candidate.url, response.status, response.headers):
             return outcome._replace(reason="mime")
@@ -356,11 +357,12 @@ class Visitor:
         return self._segment.capture(candidate, response, unchanged, earlier)
 
 
-def _other_spelling(url: str, response: Response) -> str | None:
+def _other_spelling(candidate: Candidate, response: Response) -> Link | None:
     """Returns the target of a redirect to another spelling of the same URL: the one that the site requires."""
     location = response.location if 300 <= response.status < 400 else None
-    target = canonical(location, url) if location else None
-    return target if target is not None and target != url and key(target) == key(url) else None
+    url = canonical(location, candidate.url) if location else None
+    target = link(url) if url is not None and url != candidate.url else None
+    return target if target is not None and target.key == candidate.link.key else None
 
 
 def _redirect_outcome(candidate: Candidate, response: Response, outcome: Outcome) -> Outcome:
@@ -375,9 +377,9 @@ def _redirect_outcome(candidate: Candidate, response: Response, outcome: Outcome
 
 def _outcome(candidate: Candidate, status: str, reason: str, requested: bool, error: str = "") -> Outcome:
     return Outcome(
-        key=key(candidate.url),
+        key=candidate.link.key,
         url=candidate.url,
-        host=authority(candidate.url),
+        host=candidate.link.host,
         depth=candidate.depth,
         status=status,
         reason=reason,

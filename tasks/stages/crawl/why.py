@@ -14,23 +14,25 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-from tasks.core.artifact import Artifact, ArtifactId
+import duckdb
+
+from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError, SluiceError
-from tasks.core.ledger import newest
+from tasks.core.ledger import at_version
 from tasks.core.store import Store
 from tasks.formats.documents import tombstones
 from tasks.formats.documents.tombstones import DOCUMENT, TAKEDOWN, Tombstone, Tombstones
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import domain_of, link
-from tasks.formats.web.robots import Robots, ai_optout_rule, deciding_rule
+from tasks.formats.web.robots import ai_optout_rule, deciding_rule
 from tasks.formats.web.scope import Scope
-from tasks.formats.web.url import is_trap, origin_of
+from tasks.formats.web.url import authority, is_trap, origin_of
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.generate import due_of
+from tasks.stages.crawl.generate import attach_due_times
 from tasks.stages.crawl.hosts.politeness import min_delay_s
-from tasks.stages.crawl.hosts.rules import MAX_AGE, rules_from, site_licenses
+from tasks.stages.crawl.hosts.rules import MAX_AGE, rules_from
 from tasks.stages.crawl.http.address import Grants, refusal
-from tasks.stages.crawl.inject import REJECTED_FILE, file_of, member, number_of, scope_of
+from tasks.stages.crawl.inject import REJECTED_FILE, SEEDS, file_of, member, number_of, scope_from, scope_of
 from tasks.stages.crawl.policy import HOST_DENIED, HOST_DROPPED, HostsFile, Policy, hosts_file_in, read_hosts_file
 from tasks.stages.crawl.storage import crawldb, duck, fetchlist
 from tasks.stages.crawl.storage.duck import Lookup
@@ -74,6 +76,10 @@ _TRIED = (
 )
 # Maximum number of link files that are searched for pages that link to a URL; each takes some milliseconds.
 _MAX_LINK_FILES = 500
+_WITH_DUE_TIME = (
+    f"SELECT {', '.join(f'p.{name}' for name in _KNOWN)}, t.next_due AS due, t.again_since "
+    "FROM previous p JOIN timed t USING (key)"
+)
 _BY_KEY = "SELECT * FROM stored WHERE key = CAST(? AS UUID)"
 _BY_HOST = "SELECT * FROM stored WHERE host = ?"
 
@@ -120,7 +126,8 @@ class Sources:
         if name not in self._opened:
             artifacts = {}
             for kind in ("seeds", "fetchlist", "segment", "crawldb"):
-                artifact = self._find(f"{self._recipe}/{kind}" + ("" if kind == "seeds" else f"/{name}"))
+                path = f"{self._recipe}/{kind}" + ("" if kind == "seeds" else f"/{name}")
+                artifact = at_version(self._store, path, self._version)
                 if artifact is not None:
                     artifacts[kind] = artifact
             if self._version and not artifacts:
@@ -128,11 +135,6 @@ class Sources:
                 raise InputError(f"no cycle {cycle} is in {self._store.root}", "name another version, or none")
             self._opened[name] = artifacts
         return self._opened[name]
-
-    def _find(self, name: str) -> Artifact | None:
-        if self._version:
-            return Artifact.find(self._store, ArtifactId(name, self._version))
-        return newest(self._store, name)
 
 
 class FactReader:
@@ -177,7 +179,7 @@ class FactReader:
                 "domain": domain_of(self._link.host),
                 **self._seed(lookup),
                 "found_on": self._found_on(lookup),
-                "known": self._known(lookup),
+                "known": self._known(connection),
                 "tried": self._tried(lookup),
                 "listed": self._listed(lookup),
                 "rules": self._rules(lookup),
@@ -215,7 +217,6 @@ class FactReader:
             "paused": self.policy.pauses(host),
             "dropped": self.policy.skip_reason(host) == HOST_DROPPED,
             "interval_s": self.policy.interval_s(host),
-            "again_since": self.policy.again_since(self._link.url),
             "written_as": rewritten.url if rewritten.key != self._link.key else "",
             "headers": self.policy.header_names_for(host),
         }
@@ -240,14 +241,18 @@ class FactReader:
                 return [page["url"] for page in lookup.rows("segment", log, query, row["sources"])]
         return []
 
-    def _known(self, lookup: Lookup) -> Facts | None:
-        row = lookup.one("crawldb", lookup.files("crawldb", crawldb.URLS_FILE), _BY_KEY, self._key)
-        if row is None:
+    def _known(self, connection: duckdb.DuckDBPyConnection) -> Facts | None:
+        """Returns the row of the crawl DB, with its due time (`due`) by the hosts file (`generate`)."""
+        if "crawldb" not in self.artifacts:
             return None
-        record = f"urn:uuid:{row['record_id']}" if row["record_id"] else ""
-        seed = lookup.one("seeds", self._seeds(lookup), _BY_KEY, self._key) or {}
-        due, again = due_of(row, self.policy, self._now, seed.get("interval_s"))
-        return {**{name: row.get(name) for name in _KNOWN}, "record_id": record, "due": due, "asked_again": again}
+        duck.view(connection, "urls", [(self.artifacts["crawldb"], crawldb.URLS_FILE)])
+        connection.execute("CREATE TABLE previous AS SELECT * FROM urls WHERE key = CAST(? AS UUID)", [self._key])
+        seeds = [(self.artifacts["seeds"], file_of(number_of(self._member)))] if "seeds" in self.artifacts else []
+        duck.view(connection, "seeds", seeds, SEEDS)
+        attach_due_times(connection, self.policy, self._now)
+        rows = duck.rows(connection, _WITH_DUE_TIME)
+        record = f"urn:uuid:{rows[0]['record_id']}" if rows and rows[0]["record_id"] else ""
+        return {**rows[0], "record_id": record} if rows else None
 
     def _tried(self, lookup: Lookup) -> Facts | None:
         row = lookup.one("segment", lookup.files("segment", LOG), _BY_KEY, self._key)
@@ -269,23 +274,19 @@ class FactReader:
         if row is None:
             return None
         body = bytes(row["body"] or b"")
-        robots = Robots(body, config.user_agent)
-        rules = rules_from(origin, robots, dict(row["files"]))
-        tdm, licensing = rules.reservations, rules.licensing(url, site_licenses(origin, robots))
+        rules = rules_from(origin, body, config.user_agent, dict(row["files"]))
+        ruling = rules.ruling(url, config.ai_optouts)
         return {
             "origin": origin,
             "robots_txt": row["status"],
             "fetched_at": row["fetched_at"],
             "holds": self._now - row["fetched_at"] < MAX_AGE,
             "decision": deciding_rule(body, config.user_agent, url)._asdict(),
-            "ai_optout": "robots" in config.ai_optouts and robots.ai_optout(url),
+            "ai_optout": "robots" in config.ai_optouts and rules.robots.ai_optout(url),
             "ai_rule": ai_optout_rule(body, url)._asdict(),
-            "reserved": "tdm" in config.ai_optouts and tdm is not None and tdm.reserves(url),
-            "unlicensed": "rsl" in config.ai_optouts and licensing.permits is False,
-            "terms": {
-                "robots": [*robots.terms(url), *licensing.terms],
-                "tdmrep": list(tdm.terms(url)) if tdm is not None else [],
-            },
+            "reserved": ruling.reserved,
+            "unlicensed": ruling.licensed is False,
+            "terms": {file: list(terms) for file, terms in ruling.terms.items()},
         }
 
     def _pace(self, lookup: Lookup) -> Facts:
@@ -375,9 +376,7 @@ def _obstacle(by: str, says: str, *, waits: bool = False) -> Obstacle:
 def _scope(reader: FactReader, config: CrawlConfig) -> Scope:
     if "seeds" in reader.artifacts:
         return scope_of(config, reader.artifacts["seeds"])
-    seeds = [seed for seed in map(canonical, config.seeds) if seed]
-    patterns = (config.include_pattern, config.exclude_pattern)
-    return Scope.of(config.include_hosts, seeds, config.include_prefixes, *patterns)
+    return scope_from(config, (authority(seed) for seed in map(canonical, config.seeds) if seed))
 
 
 def _recipe_obstacles(reader: FactReader, config: CrawlConfig, scope: Scope, facts: Facts) -> list[Obstacle]:
@@ -386,7 +385,7 @@ def _recipe_obstacles(reader: FactReader, config: CrawlConfig, scope: Scope, fac
         no_seed = setting == "include_hosts" and not config.include_hosts
         says = f"no seed is on {host}" if no_seed else _SCOPE[setting].format(host=host)
         obstacles.append(_obstacle("scope", says))
-    if refused := refusal(url, allow_loopback=config.allow_loopback, grants=Grants(config.allow_hosts)):
+    if refused := refusal(host, Grants(config.allow_hosts, allow_loopback=config.allow_loopback)):
         obstacles.append(_obstacle(refused, _ADDRESS[refused]))
     if entry := reader.policy.denial(host):
         obstacles.append(_obstacle(HOST_DENIED, f'the hosts file denies "{entry}" ({reader.policy_from})'))
@@ -476,8 +475,8 @@ def _verdict(facts: Facts, obstacles: list[Obstacle], recrawl: bool) -> str:
     if not recrawl:
         return f"{known['status']}; no cycle fetches it again, because recrawl is false"
     since = f"due since {time_of(known['due'])}" if known["due"] else "due since its takedown was lifted"
-    if known["asked_again"]:
-        since = f"due, because the hosts file requests it again as of {time_of(facts['policy']['again_since'])}"
+    if known["again_since"]:
+        since = f"due, because the hosts file requests it again as of {time_of(known['again_since'])}"
     if listed and not tried:
         return f"{since}; it was listed but not tried: the requests or the time box were used up before its turn"
     return f"{since}: the next cycle lists it, unless better URLs use up the requests of the cycle or of its host"

@@ -21,15 +21,16 @@ from datetime import UTC, datetime
 from tasks.formats.warc.record import PAGE_STATUSES
 from tasks.formats.web.domain import Link, link, owner_of
 from tasks.formats.web.scope import Scope
-from tasks.formats.web.url import authority, bare, identity
+from tasks.formats.web.url import bare
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.frontier.queues import Domain, HostPlan, HostQueue, Plans, QueuedUrl, Shares, front_of, ranked
+from tasks.stages.crawl.frontier.queues import Domain, HostPlan, HostQueue, QueuedUrl, Shares, front_of, ranked
 from tasks.stages.crawl.frontier.traps import Traps
 from tasks.stages.crawl.policy import Policy
 from tasks.stages.crawl.storage.fetchlist import Candidate, EarlierCapture
 from tasks.stages.crawl.storage.fetchlog import CAPTURED, NOT_MODIFIED, PAGE, SITEMAP, SUCCESS, Outcome
 
 MAX_REDIRECTS = 5
+_MEAN_SCORE = 1.0
 # Bytes of memory for queued links, divided among the domains; as much again for links to other hosts.
 _LINK_MEMORY = 32 << 20
 # Links of one domain that are logged as traps, so that later cycles do not treat them as new. Others are not recorded.
@@ -76,15 +77,15 @@ class UrlOrder:
         self._number = number
         self._scope = scope
         self._policy = policy or Policy()
-        self._plans = Plans(config, plans or {}, self._policy)
+        self._plans = plans or {}
         self._known = known
         self.traps = Traps(config)
         self.budget = budget
         self.spent = 0
         self.refused: list[tuple[Candidate, str]] = []
         self._domains: dict[int, Domain] = {}
-        # Links to other domains, by identity, which wait for the next round.
-        self._links: dict[str, QueuedUrl] = {}
+        # Links to other domains, by key, which wait for the next round.
+        self._links: dict[bytes, QueuedUrl] = {}
         self._shares: Shares[int] = Shares((), {})
         self._domain_memory = _LINK_MEMORY
         # Hosts for which `take` returns a URL, and those of them that `newly_available` has not returned yet.
@@ -130,16 +131,12 @@ class UrlOrder:
         self._in_flight += 1
         queue = self._domains[owner_of(host)].hosts[host]
         queue.in_flight = True
-        next_url = queue.pop()
-        if isinstance(next_url, Candidate):
-            return next_url
-        score = queue.score / (1 + next_url.depth)
-        return Candidate(next_url.url, next_url.depth, score, next_url.hops, next_url.via)
+        return queue.pop()
 
     def note(self, candidate: Candidate, outcome: Outcome) -> None:
         """Records the outcome of a URL that `take` returned: its request, links and capture."""
-        host = authority(candidate.url)
-        domain = self._domains[owner_of(host)]
+        host = candidate.link.host
+        domain = self._domains[candidate.link.owner]
         queue = domain.hosts[host]
         queue.in_flight = False
         self._in_flight -= 1
@@ -193,41 +190,42 @@ class UrlOrder:
             # Sorted, because trap detection depends on the order of links, and a resumed fetch reads them from the log,
             # in any order. Most links of a page are those of the site's menu, which the queue already contains.
             queue = domain.hosts[host]
-            for outlink in sorted([outlink for outlink in outcome.outlinks if outlink.url not in queue]):
+            for outlink in sorted([outlink for outlink in outcome.outlinks if outlink.key not in queue]):
                 self._add_link(domain, host, outlink, depth, 0, candidate.url)
 
     def _add_link(self, domain: Domain, host: str, target: Link, depth: int, hops: int, via: str) -> None:
         """Queues a link found on `host`: at once within the host, otherwise for a round of the domain or partition."""
         queue = domain.hosts[host]
-        if target.url in queue or target.owner % self._config.partitions != self._number:
+        if target.key in queue or target.owner % self._config.partitions != self._number:
             return
         if target.key in self._known or not self._scope.covers(target.url, target.host):
             return
-        queued = QueuedUrl(self._plans.front(target.host, depth), depth, hops, target.url, via)
+        plan = self._plans.get(target.host)
+        front = front_of((_MEAN_SCORE if plan is None else plan.score) / (1 + depth))
+        queued = QueuedUrl(front, depth, hops, target.url, via)
         if target.host == host:
             self._enqueue(domain, target, queued)
-        elif queue.forward(target.url, self._domain_memory // len(domain.hosts)):
-            links = domain.links if owner_of(host) == target.owner else self._links
-            page = identity(target.url)
-            other = links.get(page)
+        elif queue.forward(target, self._domain_memory // len(domain.hosts)):
+            links = domain.links if domain.owner == target.owner else self._links
+            other = links.get(target.key)
             # Of two hosts that link to a page, the shorter path counts, then the smaller URL, whichever came first.
             if other is None or (depth, hops, via) < (other.depth, other.hops, other.via):
-                links[page] = queued
+                links[target.key] = queued
 
     def _enqueue(self, domain: Domain, target: Link, queued: QueuedUrl) -> None:
         """Queues a link at its host, unless it is a trap."""
         queue = domain.hosts[target.host]
-        if not queue.remaining or queued.url in queue:
+        if not queue.remaining or target.key in queue:
             return
         reason = self.traps.refuses(target)
         if not reason:
-            queue.push(queued, self._domain_memory // len(domain.hosts))
+            queue.push(queued, target.key, self._domain_memory // len(domain.hosts))
         elif domain.refused < _MAX_REFUSED:
             domain.refused += 1
-            queue.exclude(queued.url)
-            self.refused.append((Candidate(queued.url, queued.depth, hops=queued.hops, via=queued.via), reason))
+            queue.exclude(target.key)
+            self.refused.append((Candidate(target, queued.depth, hops=queued.hops, via=queued.via), reason))
 
-    def _enqueue_all(self, links: dict[str, QueuedUrl]) -> None:
+    def _enqueue_all(self, links: dict[bytes, QueuedUrl]) -> None:
         """Queues links from other hosts at their hosts, and clears `links`."""
         for queued in sorted(links.values(), key=lambda queued: queued[1:]):
             target = link(queued.url)
@@ -242,11 +240,11 @@ class UrlOrder:
             for candidate in start
         ]
         for queued, candidate in sorted(rows, key=lambda row: row[0][1:]):
-            target = link(candidate.url)
+            target = candidate.link
             reason = self.traps.refuses(target)
             # Seeds and known pages are tried regardless.
             if reason and not candidate.seed and candidate.earlier is None:
-                self._domain_with(target.host).hosts[target.host].exclude(target.url)
+                self._domain_with(target.host).hosts[target.host].exclude(target.key)
                 self.refused.append((candidate, reason))
             else:
                 listed.setdefault(target.host, []).append((queued, candidate))
@@ -263,9 +261,17 @@ class UrlOrder:
             domain = self._domains[owner] = Domain(owner, self._config.max_pages_per_domain)
         if host not in domain.hosts:
             self._mark_seen(owner, host)
-            plan = self._plans.of(host)
+            plan = self._plan_of(host)
             domain.hosts[host] = HostQueue(plan.score, plan.cap)
         return domain
+
+    def _plan_of(self, host: str) -> HostPlan:
+        """Returns the plan of a host; one that is found during the fetch gets the mean score."""
+        if host in self._plans:
+            return self._plans[host]
+        cap = self._policy.max_pages(host, self._config.max_pages_per_host)
+        delay_s = self._policy.delay_s(host, self._config.delay_s)
+        return HostPlan(_MEAN_SCORE, min(cap, max(1, int(self._config.time_box_s / delay_s))) if delay_s > 0 else cap)
 
     def _mark_seen(self, owner: int, host: str) -> None:
         unseen = self._unseen_hosts.get(owner)

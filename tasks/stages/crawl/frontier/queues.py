@@ -22,18 +22,15 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from tasks.formats.web.url import identity
-from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.policy import Policy
+from tasks.formats.web.domain import Link, link
+from tasks.formats.web.url import key
 from tasks.stages.crawl.storage.fetchlist import Candidate
-
-_MEAN_SCORE = 1.0
 
 # Links queued for each remaining request of the host: robots.txt may forbid most of them, which costs no request.
 _LINKS_PER_REQUEST = 8
 # Links queued regardless of the memory limit.
 _MIN_LINKS = 4
-# Bytes of a queued URL besides its text: its tuple, and its slots in the heap and in the set of URLs.
+# Bytes of a queued URL besides its text: its tuple, its key, and its slots in the heap and in the set of keys.
 _OVERHEAD = 260
 
 Name = TypeVar("Name", bound=Hashable)
@@ -50,35 +47,6 @@ class HostPlan:
 
     score: float
     cap: int
-
-
-class Plans:
-    """The plans of all hosts; a host that is found during the fetch gets the mean score.
-
-    Args:
-        config: caps of the crawl.
-        plans: plans from the fetch list, by host.
-        policy: caps and pauses that operators have set for single hosts.
-    """
-
-    def __init__(self, config: CrawlConfig, plans: Mapping[str, HostPlan], policy: Policy) -> None:
-        self._config = config
-        self._plans = plans
-        self._policy = policy
-
-    def of(self, host: str) -> HostPlan:
-        """Returns the plan of a host."""
-        if host in self._plans:
-            return self._plans[host]
-        cap = self._policy.max_pages(host, self._config.max_pages_per_host)
-        delay_s = self._policy.delay_s(host, self._config.delay_s)
-        if delay_s > 0:
-            cap = min(cap, max(1, int(self._config.time_box_s / delay_s)))
-        return HostPlan(_MEAN_SCORE, cap)
-
-    def front(self, host: str, depth: int) -> int:
-        """Returns the front queue of a link to a host; see `front_of`."""
-        return front_of((self._plans[host].score if host in self._plans else _MEAN_SCORE) / (1 + depth))
 
 
 def front_of(score: float) -> int:
@@ -126,7 +94,7 @@ class HostQueue:
     """
 
     __slots__ = (
-        *("_bytes", "_links", "_listed", "_pages"),
+        *("_bytes", "_keys", "_links", "_listed"),
         *("cap", "dropped", "forwarded_bytes", "in_flight", "remaining", "score", "used"),
     )
 
@@ -136,18 +104,18 @@ class HostQueue:
         self.used = self.forwarded_bytes = 0
         self.in_flight = False
         self.dropped = 0
-        # URLs of the fetch list, the best last; links, as a heap; identities of URLs that are not to be queued again.
+        # URLs of the fetch list, the best last; links, as a heap; keys of URLs that are not to be queued again.
         self._listed: list[tuple[QueuedUrl, Candidate]] = []
         self._links: list[QueuedUrl] = []
-        self._pages: set[str] = set()
+        self._keys: set[bytes] = set()
         self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._listed) + len(self._links)
 
-    def __contains__(self, url: str) -> bool:
-        """Returns whether a URL, in any spelling, is queued, was tried, was forwarded to another host, or excluded."""
-        return identity(url) in self._pages
+    def __contains__(self, key: bytes) -> bool:
+        """Returns whether the URL with a key is queued, was tried, was forwarded to another host, or excluded."""
+        return key in self._keys
 
     def ranked(self) -> Iterator[QueuedUrl]:
         """Yields queued URLs, the best first, up to the number of remaining requests."""
@@ -157,11 +125,11 @@ class HostQueue:
     def load(self, listed: list[tuple[QueuedUrl, Candidate]]) -> None:
         """Queues the host's URLs of the fetch list."""
         self._listed = sorted(listed, key=lambda row: row[0], reverse=True)
-        self._pages.update(identity(queued.url) for queued, _ in listed)
+        self._keys.update(candidate.link.key for _, candidate in listed)
 
-    def push(self, queued: QueuedUrl, max_bytes: int) -> None:
-        """Queues a link; drops the worst links if they take much more than `max_bytes` of memory."""
-        self._pages.add(identity(queued.url))
+    def push(self, queued: QueuedUrl, key: bytes, max_bytes: int) -> None:
+        """Queues a link by its key; drops the worst links if they take much more than `max_bytes` of memory."""
+        self._keys.add(key)
         heapq.heappush(self._links, queued)
         self._bytes += _OVERHEAD + len(queued.url)
         max_links = _MIN_LINKS + _LINKS_PER_REQUEST * self.remaining
@@ -169,29 +137,30 @@ class HostQueue:
         if len(self._links) > 2 * max_links or (self._bytes > 2 * max_bytes and len(self._links) > 2 * _MIN_LINKS):
             self._prune(max_links, max_bytes)
 
-    def exclude(self, url: str) -> None:
+    def exclude(self, key: bytes) -> None:
         """Marks a URL that must not be queued."""
-        self._pages.add(identity(url))
+        self._keys.add(key)
 
-    def forward(self, url: str, max_bytes: int) -> bool:
+    def forward(self, target: Link, max_bytes: int) -> bool:
         """Marks a link to another host as forwarded; returns False if it was before, or if memory is used up."""
-        if url in self or self.forwarded_bytes > max_bytes:
+        if target.key in self or self.forwarded_bytes > max_bytes:
             return False
-        self._pages.add(identity(url))
-        self.forwarded_bytes += _OVERHEAD + len(url)
+        self._keys.add(target.key)
+        self.forwarded_bytes += _OVERHEAD + len(target.url)
         return True
 
     def peek(self) -> str:
         """Returns the URL to try next; the queue must not be empty."""
         return self._best().url
 
-    def pop(self) -> QueuedUrl | Candidate:
-        """Removes and returns the next URL: a link, or a candidate of the fetch list."""
+    def pop(self) -> Candidate:
+        """Removes and returns the next URL."""
         if self._listed and self._best() is self._listed[-1][0]:
             return self._listed.pop()[1]
         queued = heapq.heappop(self._links)
         self._bytes -= _OVERHEAD + len(queued.url)
-        return queued
+        score = self.score / (1 + queued.depth)
+        return Candidate(link(queued.url), queued.depth, score, queued.hops, queued.via)
 
     def lower(self, cap: int) -> None:
         """Lowers the cap; a URL that is being tried keeps its request."""
@@ -217,7 +186,7 @@ class HostQueue:
                 break
             count += 1
         for queued in self._links[count:]:
-            self._pages.discard(identity(queued.url))
+            self._keys.discard(key(queued.url))
             self._bytes -= _OVERHEAD + len(queued.url)
         self.dropped += len(self._links) - count
         del self._links[count:]  # a sorted list is a heap
@@ -291,7 +260,7 @@ class Domain:
     Attributes:
         owner: see above.
         hosts: queues by host.
-        links: links between its hosts, by identity, which wait for the next round.
+        links: links between its hosts, by key, which wait for the next round.
         remaining: requests it may still get in this cycle.
         allocated: requests allocated to it since `reset`.
         refused: number of links recorded as traps.
@@ -304,7 +273,7 @@ class Domain:
         self.remaining = cap
         self.refused = 0
         self.hosts: dict[str, HostQueue] = {}
-        self.links: dict[str, QueuedUrl] = {}
+        self.links: dict[bytes, QueuedUrl] = {}
         # Hosts that have not finished this round.
         self._open: set[str] = set()
         # Requests since `reset`, and how many of them were used before this round.

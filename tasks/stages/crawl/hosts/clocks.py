@@ -13,7 +13,7 @@ import logging
 import threading
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from tasks.core.errors import SluiceError, TransientError
@@ -99,7 +99,7 @@ class CooldownStore:
 
     def save(self, cooldown: Cooldown) -> None:
         """Queues a host's cooldown for storage and returns immediately."""
-        self._journal.write(json.dumps(_row(cooldown)) + "\n")
+        self._journal.write(json.dumps(astuple(cooldown)) + "\n")
         with self._state:
             merged = cooldown.merged(self._current.get(cooldown.authority, cooldown))
             self._current[cooldown.authority] = self._unsaved[cooldown.authority] = merged
@@ -158,7 +158,7 @@ class CooldownStore:
             path = f"{self._path}/{self._output.attempt}-{number}.json"
             try:
                 with self._output.store.write(path) as file:
-                    file.write(json.dumps([_row(cooldown) for cooldown in cooldowns]).encode())
+                    file.write(json.dumps(list(map(astuple, cooldowns))).encode())
             except Exception as error:
                 if not isinstance(error, TransientError | OSError):
                     self._fail(error)
@@ -198,10 +198,6 @@ def _read_journals(folder: Path) -> Iterator[Cooldown]:
                 yield Cooldown(*json.loads(line))
             except (ValueError, TypeError):
                 continue  # a line that was cut off when the process was killed
-
-
-def _row(cooldown: Cooldown) -> list[object]:
-    return [cooldown.authority, cooldown.delay_s, cooldown.until, cooldown.pause_s, cooldown.failures]
 
 
 def _bucket(authority: str) -> int:

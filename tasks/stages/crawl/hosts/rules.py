@@ -14,7 +14,7 @@ crawled.
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
@@ -25,6 +25,7 @@ from tasks.formats.web.robots import MAX_BYTES, Robots, complete_lines
 from tasks.formats.web.rsl import RslDocument, strictest
 from tasks.formats.web.tdmrep import TDMREP, Reservations
 from tasks.formats.web.url import authority, distinct, origin_of
+from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.hosts.politeness import HOST_BACKOFF, HOST_FAILURES, HostState, Politeness, crawl_delay
 from tasks.stages.crawl.hosts.site_files import (
     MAX_AGE_S,
@@ -94,7 +95,8 @@ class Ruling(NamedTuple):
     """The rules of a site's files for one URL.
 
     Attributes:
-        denied: why the URL must not be fetched (see `HostRules.denial`), or "".
+        denied: why the URL must not be fetched: "robots_unavailable", "robots_denied", "ai_optout", an error that
+            prevents any request to the host ("private_address", "port", "tls", ...), or "".
         detail: why robots.txt is unavailable, as text, or "".
         reserved: whether tdmrep.json reserves the URL from text and data mining.
         licensed: whether the licenses of robots.txt permit training; None if they say nothing.
@@ -121,11 +123,29 @@ class Rules:
         robots: the robots.txt.
         reservations: the tdmrep.json, or None.
         licenses: the readable licenses by URL.
+        site_licenses: canonical URLs of the licenses that robots.txt names, at most `MAX_LICENSES`.
     """
 
     robots: Robots
     reservations: Reservations | None
     licenses: Mapping[str, RslDocument]
+    site_licenses: Sequence[str]
+
+    def denial(self, url: str, optouts: Collection[str]) -> str:
+        """Returns why robots.txt forbids `url` ("robots_denied", "ai_optout"), or ""; `optouts` as for `HostRules`."""
+        if not self.robots.allows(url):
+            return DENIED
+        return AI_OPTOUT if "robots" in optouts and self.robots.ai_optout(url) else ""
+
+    def ruling(self, url: str, optouts: Collection[str]) -> Ruling:
+        """Returns the reservations and terms of `url`, which robots.txt does not forbid."""
+        tdm, licensing = self.reservations, self.licensing(url, self.site_licenses if "rsl" in optouts else ())
+        terms = {
+            "robots": (*self.robots.terms(url), *licensing.terms),
+            "tdmrep": tdm.terms(url) if tdm is not None else (),
+        }
+        reserved = "tdm" in optouts and tdm is not None and tdm.reserves(url)
+        return Ruling(reserved=reserved, licensed=licensing.permits, terms=terms)
 
     def licensing(self, url: str, licenses: Iterable[str]) -> Licensing:
         """Returns what some of the licenses, given by URL, say about `url`."""
@@ -176,11 +196,10 @@ class HostRules:
     Args:
         client: sends the requests.
         politeness: the clocks of the hosts.
-        agent: product token of the crawler.
-        max_backoff_s: longest pause in seconds between two tries.
-        ai_optout: whether opt-outs from AI training in robots.txt are respected.
-        tdm: whether tdmrep.json is requested and respected.
-        rsl: whether RSL licenses are requested and respected.
+        config: settings of the crawl.
+        optouts: the conventions of opt-outs from AI training that are respected: "robots" in robots.txt, "tdm" in
+            tdmrep.json, "rsl" in licenses (the files of the last two are requested); the recipe's `ai_optouts` by
+            default.
         now: returns the current time, in UTC.
     """
 
@@ -188,22 +207,16 @@ class HostRules:
         self,
         client: Client,
         politeness: Politeness,
-        agent: str,
-        max_backoff_s: float,
-        *,
-        ai_optout: bool = False,
-        tdm: bool = False,
-        rsl: bool = False,
+        config: CrawlConfig,
+        optouts: Collection[str] | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._files = SiteFiles(client, politeness, max_backoff_s, self._require_rules)
+        self._files = SiteFiles(client, politeness, config.max_backoff_s, self._require_rules)
         self._politeness = politeness
-        self._max_backoff_s = max_backoff_s
-        self._ai_optout = ai_optout
-        self._tdm = tdm
-        self._rsl = rsl
+        self._max_backoff_s = config.max_backoff_s
+        self._optouts = config.ai_optouts if optouts is None else optouts
         self._now = now
-        self._cache = RulesCache(agent)
+        self._cache = RulesCache(config.user_agent)
         self._tries: dict[str, int] = {}
 
     def load(self, rows: Iterable[HostRobots]) -> None:
@@ -232,31 +245,25 @@ class HostRules:
     async def ruling(self, url: str) -> Ruling | None:
         """Returns the rules of the site's files for `url`.
 
-        None if a file had to be requested first: call again after the host's pause.
+        None if a file had to be requested first, or a host that it redirects to is busy: call again after the host's
+        pause. After three failed tries the robots.txt counts as unavailable.
         """
-        if not self.is_known(url):
-            await self.look_up(url)
-            return None
         origin = origin_of(url)
-        entry = self._cache[origin]
-        if denied := self.denial(url):
-            return Ruling(denied, entry.detail)
-        needed = [origin + TDMREP] if self._tdm else []
-        licenses = site_licenses(origin, self._cache.rules(origin).robots) if self._rsl and entry.robots else []
-        for file in (*needed, *licenses):
-            if file not in entry.requested:
-                await self._look_up_file(file, url, entry)
-                return None
-        if not entry.size:
-            return Ruling()
+        entry = self._fresh(origin)
+        if entry is None:
+            await self._look_up(origin)
+            return None
+        if entry.status == UNREACHABLE:
+            return Ruling(entry.reason, entry.detail)
         rules = self._cache.rules(origin)
-        tdm, licensing = rules.reservations, rules.licensing(url, licenses)
-        terms = {
-            "robots": (*rules.robots.terms(url), *licensing.terms),
-            "tdmrep": tdm.terms(url) if tdm is not None else (),
-        }
-        reserved = self._tdm and tdm is not None and tdm.reserves(url)
-        return Ruling(reserved=reserved, licensed=licensing.permits, terms=terms)
+        if denied := rules.denial(url, self._optouts):
+            return Ruling(denied)
+        tdm = [origin + TDMREP] if "tdm" in self._optouts else []
+        for file in (*tdm, *(rules.site_licenses if "rsl" in self._optouts else ())):
+            if file not in entry.requested:
+                await self._look_up_file(file, origin, entry)
+                return None
+        return rules.ruling(url, self._optouts) if entry.size else Ruling()
 
     async def licensing(self, url: str, licenses: Sequence[str]) -> Licensing:
         """Returns what licenses say that the page at `url` names; fetches them if necessary.
@@ -268,51 +275,35 @@ class HostRules:
             url: URL of the page.
             licenses: canonical URLs.
         """
-        if not self._rsl:
+        if "rsl" not in self._optouts:
             return Licensing()
         origin = origin_of(url)
         # The cache may drop the entry at any time, now or while a license is fetched.
         entry = self._cache.get(origin) or CachedRules(OK, self._now())
-        host = self._politeness.host(authority(url))
         for file in licenses:
             if file not in entry.requested and len(entry.requested) > MAX_LICENSES:
                 log.info("%s names more than %d licenses; others count as refusals (%s)", origin, MAX_LICENSES, file)
                 return Licensing(permits=False)
             deadline = time.monotonic() + 2 * self._max_backoff_s
             while file not in entry.requested:
-                await self._look_up_file(file, url, entry)
+                await self._look_up_file(file, origin, entry)
                 if file not in entry.requested:
                     if time.monotonic() > deadline:
                         log.info("%s reserves nothing: its license %s cannot be fetched (busy)", origin, file)
                         entry.requested.add(file)
                     else:
-                        await self._politeness.wait_pause(host)
+                        await self._politeness.wait_pause(self._host(origin))
         if self._cache.get(origin) is entry:
             return self._cache.rules(origin).licensing(url, licenses)
-        return rules_from(origin, Robots(b"", ""), entry.unpacked()).licensing(url, licenses)
+        return rules_from(origin, b"", "", entry.unpacked()).licensing(url, licenses)
 
-    def is_known(self, url: str) -> bool:
-        """Returns whether the cached rules for `url` are younger than 24 hours; if so, applies their Crawl-delay."""
-        entry = self._cache.get(origin_of(url))
-        if entry is None or self._now() - entry.fetched_at >= MAX_AGE:
-            return False
-        self._apply_crawl_delay(url, entry)
-        return True
-
-    def denial(self, url: str) -> str | None:
-        """Returns why `url` must not be fetched, or None; its rules must be known.
-
-        The reason is "robots_unavailable", "robots_denied", "ai_optout", or an error that prevents any request to the
-        host ("private_address", "port", "tls", ...).
-        """
+    def allows(self, url: str) -> bool | None:
+        """Returns whether the last robots.txt of its site allows `url`; None if none was requested yet."""
         origin = origin_of(url)
-        entry = self._cache[origin]
-        if entry.status == UNREACHABLE:
-            return entry.reason
-        robots = self._cache.rules(origin).robots
-        if not robots.allows(url):
-            return DENIED
-        return AI_OPTOUT if self._ai_optout and robots.ai_optout(url) else None
+        entry = self._cache.get(origin)
+        if entry is None:
+            return None
+        return entry.status != UNREACHABLE and self._cache.rules(origin).robots.allows(url)
 
     def sitemaps(self, url: str) -> tuple[str, ...]:
         """Returns the canonical URLs of the sitemaps that the robots.txt of `url` names, without duplicates."""
@@ -324,17 +315,25 @@ class HostRules:
         urls = (canonical(sitemap, f"{origin}/robots.txt") for sitemap in listed)
         return distinct(sitemap for sitemap in urls if sitemap)
 
-    async def look_up(self, url: str) -> None:
-        """Tries once to fetch the robots.txt that governs `url`, and applies its Crawl-delay.
+    def _fresh(self, origin: str) -> CachedRules | None:
+        """Returns the rules of an origin if they are younger than 24 hours; if so, applies their Crawl-delay."""
+        entry = self._cache.get(origin)
+        if entry is None or self._now() - entry.fetched_at >= MAX_AGE:
+            return None
+        # A host has one clock: the longer delay of its http and https origins applies to both.
+        host = self._host(origin)
+        host.crawl_delay_s = max(host.crawl_delay_s, entry.crawl_delay_s)
+        return entry
 
-        If the try failed and another one may succeed, or if the file redirects to a host that is busy, the rules remain
-        unknown: call again after the host's pause. After three tries the host counts as unavailable.
-        """
-        origin = origin_of(url)
+    def _host(self, origin: str) -> HostState:
+        return self._politeness.host(origin.partition("://")[2])
+
+    async def _look_up(self, origin: str) -> None:
+        """Tries once to fetch the robots.txt of an origin; the rules remain unknown if another try may succeed."""
         try:
             await self._fetch(origin, ())
         except HostBusyError as busy:
-            self._politeness.postpone(self._politeness.host(authority(url)), busy.seconds)
+            self._politeness.postpone(self._host(origin), busy.seconds)
             return
         entry = self._cache.get(origin)
         if entry is not None and entry.status == UNREACHABLE:
@@ -343,14 +342,14 @@ class HostRules:
     async def _require_rules(self, url: str, origins: tuple[str, ...]) -> None:
         """Fetches the robots.txt of a site to which the files of `origins` redirect (see `SiteFiles`)."""
         origin = origin_of(url)
-        if not self.is_known(url):
+        entry = self._fresh(origin)
+        if entry is None:
             if origin in origins or len(origins) > MAX_REDIRECTS:
                 raise FileUnavailableError(f"{origins[0]} and {origin} redirect without end", reason=UNUSABLE)
             await self._fetch(origin, origins)
-            if not self.is_known(url):
-                host = self._politeness.host(authority(url))
-                raise HostBusyError(max(host.next_at - time.monotonic(), 0.0))
-        entry = self._cache[origin]
+            entry = self._fresh(origin)
+        if entry is None:
+            raise HostBusyError(max(self._host(origin).next_at - time.monotonic(), 0.0))
         if entry.status == UNREACHABLE:
             raise FileUnavailableError(
                 f"{origin} must not be requested without robots.txt: {entry.detail}", reason=UNUSABLE
@@ -358,7 +357,7 @@ class HostRules:
 
     async def _fetch(self, origin: str, origins: tuple[str, ...]) -> None:
         """Tries once to fetch a robots.txt, and stores a final result."""
-        host = self._politeness.host(authority(f"{origin}/"))
+        host = self._host(origin)
         try:
             body = await self._files.get(f"{origin}/robots.txt", origins=origins)
         except (FileUnavailableError, ValueError) as error:
@@ -372,7 +371,7 @@ class HostRules:
         entry = CachedRules(MISSING if body is None else OK, self._now(), compress(complete_lines(body or b"")))
         self._cache.put(origin, entry)
         entry.crawl_delay_s = crawl_delay(self._cache.rules(origin).robots.crawl_delay())
-        self._apply_crawl_delay(f"{origin}/", entry)
+        self._fresh(origin)  # applies the Crawl-delay
         self._politeness.start_pause(host)
 
     def _record_failure(self, origin: str, host: HostState, error: Exception) -> bool:
@@ -393,20 +392,19 @@ class HostRules:
                 self._politeness.postpone(host, pause)
         return was_last
 
-    async def _look_up_file(self, file: str, url: str, entry: CachedRules) -> None:
-        """Tries to fetch a file with terms of the site of `url`, if robots.txt of the file's site allows that.
+    async def _look_up_file(self, file: str, origin: str, entry: CachedRules) -> None:
+        """Tries to fetch a file with terms of an origin, if robots.txt of the file's site allows that.
 
         There is one try: if the file is unreachable, it reserves nothing until the next cycle. If a host is busy to
         which the site's file leads, the entry is unchanged: call again.
         """
-        origin = origin_of(url)
         name = "tdmrep.json" if file == origin + TDMREP else f"license {file}"
         entry.requested.add(file)
         try:
-            body = await self._files.get(file, self._may_request, site=f"{origin}/")
+            body = await self._files.get(file, lambda url: self.allows(url) is not False, site=f"{origin}/")
         except HostBusyError as busy:
             entry.requested.discard(file)
-            self._politeness.postpone(self._politeness.host(authority(url)), busy.seconds)
+            self._politeness.postpone(self._host(origin), busy.seconds)
             return
         except (FileUnavailableError, ValueError) as error:
             log.info("%s reserves nothing: its %s cannot be fetched (%s)", origin, name, error)
@@ -426,17 +424,6 @@ class HostRules:
         except ValueError as error:
             log.info("%s reserves nothing: its %s cannot be read (%s)", origin, name, error)
             entry.files[file] = b""
-
-    def _may_request(self, url: str) -> bool:
-        """Returns whether the robots.txt of the site, if known, allows a URL."""
-        origin = origin_of(url)
-        entry = self._cache.get(origin)
-        return entry is None or (entry.status != UNREACHABLE and self._cache.rules(origin).robots.allows(url))
-
-    def _apply_crawl_delay(self, url: str, entry: CachedRules) -> None:
-        # A host has one clock: the longer delay of its http and https origins applies to both.
-        host = self._politeness.host(authority(url))
-        host.crawl_delay_s = max(host.crawl_delay_s, entry.crawl_delay_s)
 
 
 def _parsed(origin: str, url: str, body: bytes) -> Reservations | RslDocument:
@@ -493,7 +480,7 @@ class RulesCache:
         if entry.parsed is None:
             robots = decompress(entry.robots)
             files = entry.unpacked()
-            entry.parsed = rules_from(origin, Robots(robots, self._agent), files)
+            entry.parsed = rules_from(origin, robots, self._agent, files)
             self._parsed[origin] = len(robots) + sum(map(len, files.values()))
             self._parsed_bytes += self._parsed[origin]
             while self._parsed_bytes > _MAX_PARSED and len(self._parsed) > 1:
@@ -510,15 +497,12 @@ class RulesCache:
         self._parsed_bytes -= self._parsed.pop(origin, 0)
 
 
-def rules_from(origin: str, robots: Robots, files: Mapping[str, bytes]) -> Rules:
+def rules_from(origin: str, robots: bytes, agent: str, files: Mapping[str, bytes]) -> Rules:
     """Returns the parsed files of an origin; `files` are those of `HostRobots`, which can be read or are empty."""
     parsed = {url: _parsed(origin, url, body) for url, body in files.items() if body}
     tdm = parsed.pop(origin + TDMREP, None)
     licenses = {url: file for url, file in parsed.items() if isinstance(file, RslDocument)}
-    return Rules(robots, tdm if isinstance(tdm, Reservations) else None, licenses)
-
-
-def site_licenses(origin: str, robots: Robots) -> list[str]:
-    """Returns the canonical URLs of the licenses that the robots.txt of an origin names, at most `MAX_LICENSES`."""
-    urls = dict.fromkeys(canonical(named, f"{origin}/robots.txt") for named in robots.licenses)
-    return [url for url in urls if url][:MAX_LICENSES]
+    parsed_robots = Robots(robots, agent)
+    named = dict.fromkeys(canonical(url, f"{origin}/robots.txt") for url in parsed_robots.licenses)
+    site_licenses = [url for url in named if url][:MAX_LICENSES]
+    return Rules(parsed_robots, tdm if isinstance(tdm, Reservations) else None, licenses, site_licenses)

@@ -15,7 +15,7 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from tasks.formats.web.url import authority, host_and_port
+from tasks.formats.web.url import split_port
 from tasks.stages.crawl.config import METADATA_NAMES, is_loopback
 
 PRIVATE = "private_address"
@@ -55,24 +55,25 @@ class RefusedAddressError(OSError):
 
 
 class Grants:
-    """The grants of `allow_hosts`.
+    """What a crawl may reach besides public addresses: the grants of `allow_hosts`, and this machine.
 
     Args:
         allowed: networks by host ("wiki.corp", or "wiki.corp:8080" for that port). A host with an empty list of
             networks may only resolve to public addresses.
+        allow_loopback: whether this machine may be reached, on any port.
+
+    Attributes:
+        allow_loopback: see above.
     """
 
-    def __init__(self, allowed: Mapping[str, Sequence[str]] | None = None) -> None:
+    def __init__(self, allowed: Mapping[str, Sequence[str]] | None = None, *, allow_loopback: bool = False) -> None:
+        self.allow_loopback = allow_loopback
         self._networks: dict[tuple[str, int | None], tuple[Network, ...]] = {}
         for entry, networks in (allowed or {}).items():
-            name, port = host_and_port(f"http://{entry}/")
+            name, port = split_port(entry)
             parsed = tuple(map(ipaddress.ip_network, networks))
             for granted_port in WEB_PORTS if port is None else (port,):
                 self._networks[name.strip("[]"), granted_port] = parsed
-
-    def __bool__(self) -> bool:
-        """Returns whether there are any grants."""
-        return bool(self._networks)
 
     def of(self, host: str, port: int | None) -> tuple[Network, ...] | None:
         """Returns the networks to which a host may resolve in addition to public addresses; None without a grant.
@@ -85,8 +86,8 @@ class Grants:
 
     def only(self, host: str) -> "Grants":
         """Returns the grants of one host (`tasks.formats.web.url.authority`), for the requests that its pages make."""
-        name, port = host_and_port(f"http://{host}/")
-        grants = Grants()
+        name, port = split_port(host)
+        grants = Grants(allow_loopback=self.allow_loopback)
         for granted_port in WEB_PORTS if port is None else (port,):
             key = name.strip("[]"), granted_port
             if key in self._networks:
@@ -94,23 +95,18 @@ class Grants:
         return grants
 
 
-NO_GRANTS = Grants()
-
-
-def refusal(url: str, *, allow_loopback: bool, grants: Grants = NO_GRANTS) -> str | None:
-    """Returns why a canonical URL must not be requested ("private_address", "port"), or None.
-
-    The URL must be in canonical form, in which every spelling of an address (0x7f.1, 2130706433, full-width digits) is
-    the same literal.
-    """
-    return _refusal(authority(url), allow_loopback, grants)
-
-
 @lru_cache(maxsize=1 << 14)
-def _refusal(host_with_port: str, allow_loopback: bool, grants: Grants) -> str | None:
-    host, port = host_and_port(f"http://{host_with_port}/")
+def refusal(authority: str, grants: Grants) -> str | None:
+    """Returns why a host must not be requested ("private_address", "port"), or None.
+
+    Args:
+        authority: the host of a canonical URL (`tasks.formats.web.url.authority`), in which every spelling of an
+            address (0x7f.1, 2130706433, full-width digits) is the same literal.
+        grants: what may be reached besides public addresses.
+    """
+    host, port = split_port(authority)
     if is_loopback(host):
-        return None if allow_loopback else PRIVATE
+        return None if grants.allow_loopback else PRIVATE
     granted = grants.of(host, port)
     if port not in WEB_PORTS and granted is None:
         return PORT

@@ -7,7 +7,6 @@ the total time. The body is returned as received, with its content coding. Reque
 
 import asyncio
 import re
-import socket
 import ssl
 import time
 from collections.abc import Callable, Mapping
@@ -18,7 +17,7 @@ from typing import NamedTuple
 
 from tasks.formats.warc.record import payload_digest
 from tasks.formats.web.content_encoding import ACCEPTED_CODINGS
-from tasks.formats.web.url import authority, host_and_port, target
+from tasks.formats.web.url import authority, split_port, target
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.http.address import PRIVATE, Grants, RefusedAddressError, is_address, refusal
 from tasks.stages.crawl.http.connection import (
@@ -46,8 +45,6 @@ VERSION = "0.1"
 SOFTWARE = f"sluice/{VERSION}"
 """Name of the crawler in WARC files."""
 
-# Seconds and a URL, with or without "url=" and quotes.
-_REFRESH = re.compile(r"""\s*[\d.]+(?:\s*[;,]|\s)\s*(?:url\s*=\s*)?(?:"([^"]+)|'([^']+)|([^"'\s].*))""", re.I)
 _CONTROL = re.compile(r"[\0\r\n]")
 # Errors of a connection that breaks.
 _BROKEN = (DisconnectError, ConnectionError, ssl.SSLEOFError)
@@ -92,12 +89,6 @@ class Response:
         """Returns the first header called `name` (lower case), or None."""
         values = self._by_name.get(name)
         return values[0] if values else None
-
-    @property
-    def refresh(self) -> str | None:
-        """Target of the Refresh header (HTML Living Standard, 4.2.5.3 "Pragma directives"), or None."""
-        match = _REFRESH.match(self.header("refresh") or "")
-        return match[1] or match[2] or match[3] if match else None
 
     @property
     def location(self) -> str | None:
@@ -180,15 +171,14 @@ class Client:
         self._resolver = resolver
         self._begin = begin
         self._policy = policy or Policy()
-        self._grants = Grants(config.allow_hosts)
+        self._grants = Grants(config.allow_hosts, allow_loopback=config.allow_loopback)
         self._headers = {"User-Agent": agent_of(config), "Accept-Encoding": ACCEPTED_CODINGS, "Accept": "*/*"}
         self._opened: tuple[GuardedResolver, Pool] | None = None
 
     async def __aenter__(self) -> "Client":
-        loopback = self._config.allow_loopback
         inner = self._resolver or CachingResolver(self._config.name_servers)
-        resolver = GuardedResolver(allow_loopback=loopback, inner=inner, grants=self._grants)
-        self._opened = resolver, Pool(resolver, self._grants, self._sockets, allow_loopback=loopback)
+        resolver = GuardedResolver(inner, self._grants)
+        self._opened = resolver, Pool(resolver, self._grants, self._sockets)
         return self
 
     async def __aexit__(
@@ -226,10 +216,8 @@ class Client:
         Raises:
             FetchError: no usable response, or the URL is refused.
         """
-        reason = refusal(url, allow_loopback=self._config.allow_loopback, grants=self._grants)
-        if reason is None and self._policy.denies(authority(url)):
-            reason = HOST_DENIED
-        if reason is not None:
+        host = authority(url)
+        if reason := refusal(host, self._grants) or (HOST_DENIED if self._policy.denies(host) else None):
             raise FetchError(reason, url)
         # Chosen by the URL of this request alone: a redirect does not carry credentials to another host.
         extra = HostHeaders() if anonymous else self._policy.headers_for(url)
@@ -242,19 +230,20 @@ class Client:
     async def locate(self, url: str) -> Endpoint:
         """Returns the address to which a request for a canonical URL would be sent; refused URLs are not resolved."""
         resolver, pool = self._require_open()
-        if refused := refusal(url, allow_loopback=self._config.allow_loopback, grants=self._grants):
+        host = authority(url)
+        if refused := refusal(host, self._grants):
             return Endpoint("", refused)
-        name = host_and_port(url)[0].strip("[]")
+        name = split_port(host)[0].strip("[]")
         if is_address(name):
             return Endpoint(name)
         if peer := pool.peer(url):
             return Endpoint(peer)
         try:
             async with asyncio.timeout(self._config.timeout_s):
-                answers = await resolver.resolve(name, port_of(url), socket.AF_UNSPEC)
+                answers = await resolver.resolve(name, port_of(url))
         except (OSError, TimeoutError, ValueError):
             return Endpoint("")  # the request itself fails with the reason
-        return Endpoint(answers[0]["host"] if answers else "")
+        return Endpoint(answers[0] if answers else "")
 
     async def _exchange(self, request: "_Request", parser: ResponseParser, keep_partial: bool) -> Response:
         _, pool = self._require_open()

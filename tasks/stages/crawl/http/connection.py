@@ -16,7 +16,7 @@ import socket
 import ssl
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from tasks.core.errors import InputError
 from tasks.core.open_files import raise_limit
@@ -136,25 +136,15 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-class Pausable(Protocol):
-    """A connection whose reading can be paused."""
-
-    def pause(self) -> None:
-        """Pauses reading."""
-
-    def resume(self) -> None:
-        """Resumes reading, unless the exchange has ended."""
-
-
 class BodyMemory:
     """Accounts for the memory of large bodies, by visit, and pauses connections while it is used up."""
 
     def __init__(self) -> None:
         self._sizes: dict[Hashable, int] = {}
-        self._paused: dict[Hashable, Pausable] = {}
+        self._paused: dict[Hashable, Connection] = {}
         self._reserved = 0
 
-    def reserve(self, visit: "asyncio.Task[object]", connection: Pausable, size: int) -> None:
+    def reserve(self, visit: "asyncio.Task[object]", connection: "Connection", size: int) -> None:
         """Records that the body of a visit has reached `size` bytes; pauses its connection if memory is used up."""
         if size <= FREE_BODY:
             return
@@ -309,20 +299,18 @@ class Pool:
         resolver: resolves names and checks the addresses.
         grants: hosts that may have private addresses.
         budget: number of connections that may be open.
-        allow_loopback: whether connections to this machine are allowed.
 
     Attributes:
         memory: memory of large bodies.
         sockets: sockets that may be opened.
     """
 
-    def __init__(self, resolver: Resolver, grants: Grants, budget: SocketBudget, *, allow_loopback: bool) -> None:
+    def __init__(self, resolver: Resolver, grants: Grants, budget: SocketBudget) -> None:
         self.memory = BodyMemory()
         self.sockets = asyncio.Semaphore(budget.sockets)
         self._second_attempts = asyncio.Semaphore(budget.second_attempts)
         self._resolver = resolver
         self._grants = grants
-        self._allow_loopback = allow_loopback
         self._tls: ssl.SSLContext | None = None
         # By origin, oldest first: when the connection expires (loop time), and the connection.
         self._idle: OrderedDict[str, tuple[float, Connection]] = OrderedDict()
@@ -411,7 +399,7 @@ class Pool:
         """Opens a connection over a socket, with TLS if a `name` is given, for which the certificate must be valid."""
         try:
             peer = str(sock.getpeername()[0])
-            if not reachable(peer, granted, allow_loopback=self._allow_loopback):
+            if not reachable(peer, granted, allow_loopback=self._grants.allow_loopback):
                 raise RefusedAddressError(f"connected to {peer}, which is not public")
             await asyncio.get_running_loop().create_connection(
                 lambda: connection, sock=sock, ssl=self._context() if name else None, server_hostname=name
@@ -424,12 +412,11 @@ class Pool:
         if is_address(name):
             return (name,)
         try:
-            answers = await self._resolver.resolve(name, port, socket.AF_UNSPEC)
+            return await self._resolver.resolve(name, port)
         except RefusedAddressError:
             raise
         except OSError as error:
             raise LookUpError(str(error)) from error
-        return [answer["host"] for answer in answers]
 
     def _context(self) -> ssl.SSLContext:
         if self._tls is None:

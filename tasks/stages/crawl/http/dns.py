@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypedDict
+from typing import Protocol
 
 import aiodns
 
 from tasks.stages.crawl.config import is_loopback
-from tasks.stages.crawl.http.address import NO_GRANTS, Grants, RefusedAddressError, reachable
+from tasks.stages.crawl.http.address import Grants, RefusedAddressError, reachable
 
 log = logging.getLogger("sluice.crawl")
 
@@ -47,19 +47,10 @@ _SERVER_ERROR = {
 MAX_ADDRESSES = 8
 
 
-class ResolvedAddress(TypedDict):
-    """One address of a name: the address as text, and its family."""
-
-    host: str
-    family: socket.AddressFamily
-
-
 class Resolver(Protocol):
     """Resolves names to addresses."""
 
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolvedAddress]:
+    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC) -> list[str]:
         """Returns the addresses of `host` in the order of preference; raises OSError."""
 
     async def close(self) -> None:
@@ -77,31 +68,27 @@ class GuardedResolver:
     6.3) if the crawl allows it, and are never sent to a name server.
 
     Args:
-        allow_loopback: whether .localhost names may be resolved.
-        inner: resolver of all other names; the system's resolver by default.
-        grants: names that may resolve to private addresses.
+        inner: resolver of all other names.
+        grants: names that may resolve to private addresses or to this machine.
 
     Attributes:
         inner: the resolver of all other names.
     """
 
-    def __init__(self, *, allow_loopback: bool, inner: Resolver | None = None, grants: Grants = NO_GRANTS) -> None:
-        self._allow_loopback = allow_loopback
+    def __init__(self, inner: Resolver, grants: Grants) -> None:
         self._grants = grants
-        self.inner = inner or SystemResolver()
+        self.inner = inner
 
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolvedAddress]:
+    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC) -> list[str]:
         """Returns checked addresses of `host`, `MAX_ADDRESSES` at most; raises RefusedAddressError."""
         if is_loopback(host):
-            if not self._allow_loopback:
+            if not self._grants.allow_loopback:
                 raise RefusedAddressError(f"{host} is this machine")
-            return [ResolvedAddress(host="127.0.0.1", family=socket.AF_INET)]
+            return ["127.0.0.1"]
         answers = await self.inner.resolve(host, port, family)
         for answer in answers:
-            if not reachable(answer["host"], self._grants.of(host, port)):
-                raise RefusedAddressError(f"{host} resolves to {answer['host']}, which is not public")
+            if not reachable(answer, self._grants.of(host, port)):
+                raise RefusedAddressError(f"{host} resolves to {answer}, which is not public")
         return answers[:MAX_ADDRESSES]
 
     async def close(self) -> None:
@@ -142,9 +129,7 @@ class CachingResolver:
         self._cache: dict[tuple[str, int], _CacheEntry] = {}
         self._queries: dict[tuple[str, int], asyncio.Task[_Addresses]] = {}
 
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolvedAddress]:
+    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC) -> list[str]:
         """Returns the addresses of `host`, IPv4 first; raises NoAddressError or another OSError."""
         key = host, int(family)
         cached = self._cache.get(key)
@@ -161,7 +146,7 @@ class CachingResolver:
             addresses = await asyncio.shield(query)
         if not addresses:
             raise NoAddressError(f"{host} does not exist, or has no address")
-        return [ResolvedAddress(host=address, family=kind) for kind, address in addresses]
+        return [address for _, address in addresses]
 
     async def close(self) -> None:
         """Cancels queries under way."""
@@ -284,45 +269,29 @@ class NameServers:
         return answering or sorted(self._servers, key=lambda server: server.skip_until)
 
 
-class SystemResolver:
-    """The system's resolver, called in a thread pool of its own.
+class _SystemSource:
+    """The system's resolver, for machines without configured name servers; without TTLs.
 
-    The event loop's default pool is small: a few slow names would block all others.
+    It is called in a thread pool of its own: the event loop's default pool is small, so a few slow names would block
+    all others.
     """
 
     def __init__(self, threads: int = 32) -> None:
         self._pool = ThreadPoolExecutor(threads, "lookup")
 
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolvedAddress]:
-        """Returns the addresses of `host`; raises OSError."""
-        look_up = partial(socket.getaddrinfo, host, port, family=family, type=socket.SOCK_STREAM)
-        answers = await asyncio.get_running_loop().run_in_executor(self._pool, look_up)
-        return [ResolvedAddress(host=str(address[0]), family=kind) for kind, _, _, _, address in answers]
-
-    async def close(self) -> None:
-        """Ends the threads without waiting for look-ups under way."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-class _SystemSource:
-    """The system's resolver as a source of answers, for machines without configured name servers; without TTLs."""
-
-    def __init__(self) -> None:
-        self._resolver = SystemResolver()
-
     async def query(self, name: str, family: socket.AddressFamily) -> tuple[_Addresses, float]:
+        look_up = partial(socket.getaddrinfo, name, 0, family=family, type=socket.SOCK_STREAM)
         try:
-            answers = await self._resolver.resolve(name, 0, family)
+            answers = await asyncio.get_running_loop().run_in_executor(self._pool, look_up)
         except socket.gaierror as error:
             if error.errno in (socket.EAI_NONAME, socket.EAI_NODATA):
                 return (), NEGATIVE_TTL_S
             raise
-        return tuple((family, answer["host"]) for answer in answers), MIN_TTL_S
+        return tuple((family, str(address[0])) for *_, address in answers), MIN_TTL_S
 
     async def close(self) -> None:
-        await self._resolver.close()
+        """Ends the threads without waiting for look-ups under way."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _system_servers() -> tuple[str, ...]:

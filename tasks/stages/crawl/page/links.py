@@ -184,7 +184,8 @@ def parse_page(
     combined = directives_of_page | headers
     # `resolve_href` returns None for javascript:, data: and similar schemes.
     base = (elements.base and resolve_href(elements.base, url, encoding)) or url
-    hrefs = [*_refresh_targets(elements.refreshes), *elements.hrefs]
+    # The targets of meta refreshes count as links.
+    hrefs = [*filter(None, map(refresh_target, elements.refreshes)), *elements.hrefs]
     return ParsedPage(
         links=() if combined.nofollow else resolve_links(hrefs, base, encoding),
         noindex=combined.noindex,
@@ -252,10 +253,10 @@ def _terms(metas: Sequence[_NameAndContent], agent: str) -> list[tuple[str, str]
     return tdm + [("robots", content) for content in _robots(metas, agent) if NOAI.search(content)]
 
 
-def _refresh_targets(contents: Iterable[str]) -> list[str]:
-    """Returns the targets of meta refreshes, which count as links."""
-    matches = map(_REFRESH.match, contents)
-    return [match[1] or match[2] or match[3] for match in matches if match]
+def refresh_target(content: str) -> str | None:
+    """Returns the URL of a Refresh header or meta refresh as written, or None."""
+    match = _REFRESH.match(content)
+    return match[1] or match[2] or match[3] if match else None
 
 
 def canonical_of(page: ParsedPage, headers: Headers, url: str) -> str:

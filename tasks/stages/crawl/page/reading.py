@@ -23,6 +23,7 @@ from tasks.formats.web.media_type import HTML_TYPES, XHTML, MediaType, listing_o
 from tasks.formats.web.robots_tag import Directives, directives
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority, key, origin_of
+from tasks.formats.web.xhtml import html_of_xhtml
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.hosts.rules import AI_OPTOUT, Licensing, Ruling
 from tasks.stages.crawl.http.client import Response
@@ -251,12 +252,13 @@ class Reader:
         self, url: str, response: Response, html: bytes, from_headers: Directives, ruling: Ruling
     ) -> ReadResult:
         page = ParsedPage(noindex=from_headers.noindex)
+        kind, charset = _media_type(response.headers)
         if html:
-            kind, charset = _media_type(response.headers)
             page = await self._parser.read(html, url, from_headers, charset, kind == XHTML)
         if page.unread:
             _warn_unread(url, page.unread)
-        render = needs_browser(html, page.text_chars)
+        as_html = html_of_xhtml(html[:_SPA_BYTES]) if kind == XHTML and page.text_chars < ENOUGH_TEXT else None
+        render = needs_browser(as_html or html, page.text_chars)
         refused, terms = await self._refused(url, response, from_headers, page, ruling)
         # All pages of a single-page application have the same HTML, but they are not copies.
         if not refused and not render:

@@ -147,7 +147,7 @@ class Browser:
         self._config = config
         self._agent = agent
         self._guard = guard
-        self._program = find_chromium(config.chromium)
+        self._program = ""
         self._stack = contextlib.AsyncExitStack()
         self._playwright: Playwright | None = None
         self._home = home
@@ -157,6 +157,7 @@ class Browser:
         self.version = ""
 
     async def __aenter__(self) -> "Browser":
+        self._program = find_chromium(self._config.chromium)
         self._playwright = await self._stack.enter_async_context(async_playwright())
         try:
             async with self._launched(0, _Memory(self._config.max_memory_bytes)) as chromium:

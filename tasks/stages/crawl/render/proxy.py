@@ -8,14 +8,13 @@ TLS is end to end between browser and site.
 import asyncio
 import contextlib
 import logging
-import socket
 from collections import Counter
 from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any
 
 from tasks.formats.web.canonical_url import canonical
-from tasks.formats.web.url import authority, host_and_port
+from tasks.formats.web.url import authority, split_port
 from tasks.stages.crawl.config import is_loopback
 from tasks.stages.crawl.http.address import Grants, RefusedAddressError, is_address, refusal
 from tasks.stages.crawl.http.dns import GuardedResolver, Resolver
@@ -42,33 +41,19 @@ class AddressGuard:
     """Resolves servers to addresses that the crawl may connect to.
 
     Args:
-        allow_loopback: whether this machine may be reached, on any port.
-        resolver: resolver of public names, whose answers are checked; the system resolver by default.
+        resolver: resolver of public names, whose answers are checked.
         grants: hosts that may be reached at private addresses or on other ports.
         policy: denied hosts.
     """
 
-    def __init__(
-        self,
-        *,
-        allow_loopback: bool,
-        resolver: Resolver | None = None,
-        grants: Grants | None = None,
-        policy: Policy | None = None,
-    ) -> None:
-        self._allow_loopback = allow_loopback
-        self._grants = grants or Grants()
+    def __init__(self, resolver: Resolver, grants: Grants, policy: Policy | None = None) -> None:
+        self._grants = grants
         self._policy = policy or Policy()
-        self._resolver = GuardedResolver(allow_loopback=allow_loopback, inner=resolver, grants=self._grants)
+        self._resolver = GuardedResolver(resolver, grants)
 
     def for_page(self, host: str) -> "AddressGuard":
         """Returns the guard for the pages of `host`, to which only the grants of this host apply."""
-        if not self._grants:
-            return self
-        grants = self._grants.only(host)
-        return AddressGuard(
-            allow_loopback=self._allow_loopback, resolver=self._resolver.inner, grants=grants, policy=self._policy
-        )
+        return AddressGuard(self._resolver.inner, self._grants.only(host), self._policy)
 
     async def addresses(self, scheme: str, netloc: str) -> list[tuple[str, int]]:
         """Returns the checked (address, port) pairs of a server; the proxy may connect to these only.
@@ -84,19 +69,17 @@ class AddressGuard:
         url = canonical(f"{scheme}://{netloc}/")
         if url is None:
             raise RefusedAddressError(f"{netloc} is not a host")
-        reason = refusal(url, allow_loopback=self._allow_loopback, grants=self._grants)
-        if self._policy.denies(authority(url)):
-            reason = HOST_DENIED
-        if reason:
+        server = authority(url)
+        if reason := HOST_DENIED if self._policy.denies(server) else refusal(server, self._grants):
             raise RefusedAddressError(f"{netloc}: {reason}")
-        host, explicit = host_and_port(url)
+        host, explicit = split_port(server)
         port = explicit or (443 if scheme == "https" else 80)
         name = host.strip("[]")
         if is_address(name) and not is_loopback(name):
             return [(name, port)]
         async with asyncio.timeout(_LOOKUP_S):
-            answers = await self._resolver.resolve(name, port, socket.AF_UNSPEC)
-        return [(answer["host"], port) for answer in answers]
+            addresses = await self._resolver.resolve(name, port)
+        return [(address, port) for address in addresses]
 
     async def close(self) -> None:
         """Closes the resolver."""

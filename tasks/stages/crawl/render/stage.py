@@ -25,7 +25,6 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError, StoppedError
 from tasks.core.part import POISON
@@ -33,7 +32,6 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import link
 from tasks.formats.web.robots_tag import directives
-from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority, key, origin_of
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.hosts.clocks import CooldownStore
@@ -64,7 +62,7 @@ from tasks.stages.crawl.storage.fetchlog import (
 from tasks.stages.crawl.storage.segment import PartFiles
 
 if TYPE_CHECKING:
-    from tasks.stages.crawl.render.browser import Browser, RenderResult
+    from tasks.stages.crawl.render.browser import RenderResult
 
 VERSION = 4
 
@@ -103,42 +101,8 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
 
 
 async def _render(config: CrawlConfig, inputs: Inputs, output: Output, pages: Sequence[QueuedPage]) -> None:
-    try:
-        # Imported here, because only rendering needs Playwright.
-        from tasks.stages.crawl.render.browser import Browser
-    except ImportError as error:
-        raise InputError(f"rendering needs the package playwright ({error})", "pip install 'sluice[render]'") from None
-    agent, segment = agent_of(config), inputs["segment"]
-    clocks, policy = CooldownStore(output), Policy.of(config, segment)
-    politeness = Politeness(config, clocks, policy)
-    async with contextlib.AsyncExitStack() as stack:
-        stack.callback(clocks.close)
-        await stack.enter_async_context(policy.watch(politeness.adjust))
-        signer = request_signer(config.signature)
-        client = Client(config, begin=politeness.begin, policy=policy, signer=signer)
-        await stack.enter_async_context(client)
-        rules = HostRules(
-            client, politeness, config.user_agent, config.max_backoff_s, ai_optout="robots" in config.ai_optouts
-        )
-        _load_hosts(segment, politeness, rules)
-        guard = AddressGuard(
-            allow_loopback=config.allow_loopback,
-            resolver=CachingResolver(config.name_servers),
-            grants=Grants(config.allow_hosts),
-            policy=policy,
-        )
-        stack.push_async_callback(guard.close)
-        browser = await stack.enter_async_context(Browser(config.render, agent, guard, output.scratch))
-        scope = scope_of(config, inputs["seeds"])
-        with _cancel_on_sigterm(output):
-            await QueueRenderer(config, segment, output, browser, politeness, rules, scope, agent, policy).run(pages)
-
-
-def _load_hosts(segment: Artifact, politeness: Politeness, rules: HostRules) -> None:
-    """Loads the state of the hosts at the end of the fetch: politeness clocks and robots.txt."""
-    politeness.load(clock_of(row) for path in segment.files(HOSTS) for row in segment.table(path).to_pylist())
-    for path in segment.files(RULES):
-        rules.load(rules_of(segment.table(path)))
+    with _cancel_on_sigterm(output):
+        await RenderTask(config, inputs, output).run(pages)
 
 
 @contextlib.contextmanager
@@ -167,61 +131,67 @@ def _cancel_on_sigterm(output: Output) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
-class QueueRenderer:
-    """Renders a queue part by part.
+class RenderTask:
+    """Renders the queue of one partition, part by part; must be created while the event loop runs."""
 
-    Args:
-        config: settings of the crawl.
-        segment: artifact with the captures.
-        output: the artifact being written.
-        browser: renders pages.
-        politeness: clocks of the hosts.
-        rules: robots.txt by origin.
-        scope: links outside the scope are dropped.
-        agent: the User-Agent.
-        policy: denied and paused hosts.
-    """
-
-    def __init__(
-        self,
-        config: CrawlConfig,
-        segment: Artifact,
-        output: Output,
-        browser: "Browser",
-        politeness: Politeness,
-        rules: HostRules,
-        scope: Scope,
-        agent: str,
-        policy: Policy,
-    ) -> None:
+    def __init__(self, config: CrawlConfig, inputs: Inputs, output: Output) -> None:
+        try:
+            # Imported here, because only rendering needs Playwright.
+            from tasks.stages.crawl.render.browser import Browser
+        except ImportError as error:
+            cause = f"rendering needs the package playwright ({error})"
+            raise InputError(cause, "pip install 'sluice[render]'") from None
         self._config = config
-        self._segment = segment
+        self._segment = inputs["segment"]
         self._output = output
-        self._browser = browser
-        self._politeness = politeness
-        self._rules = rules
-        self._agent = agent
-        self._policy = policy
-        self._scope = scope
+        self._scope = scope_of(config, inputs["seeds"])
+        self._agent = agent_of(config)
+        self._policy = Policy.of(config, self._segment)
+        signer = request_signer(config.signature)
+        self._clocks = CooldownStore(output)
+        self._politeness = Politeness(config, self._clocks, self._policy)
+        self._client = Client(config, begin=self._politeness.begin, policy=self._policy, signer=signer)
+        # What the other files of a site say was decided when its pages were fetched.
+        self._rules = HostRules(self._client, self._politeness, config, {"robots"}.intersection(config.ai_optouts))
+        self._load_hosts()
+        grants = Grants(config.allow_hosts, allow_loopback=config.allow_loopback)
+        self._guard = AddressGuard(CachingResolver(config.name_servers), grants, self._policy)
+        self._browser = Browser(config.render, self._agent, self._guard, output.scratch)
         self._parser = PageParser(config.user_agent)
         self._deadline = time.monotonic() + config.time_box_s
         self._done = self._total = 0
 
+    def _load_hosts(self) -> None:
+        """Loads the state of the hosts at the end of the fetch: politeness clocks and robots.txt."""
+        files, table = self._segment.files, self._segment.table
+        self._politeness.load(clock_of(row) for path in files(HOSTS) for row in table(path).to_pylist())
+        for path in files(RULES):
+            self._rules.load(rules_of(table(path)))
+
     async def run(self, pages: Sequence[QueuedPage]) -> None:
         """Renders the pages whose parts are not committed yet; pages above the cap are only logged."""
+        async with contextlib.AsyncExitStack() as stack:
+            stack.callback(self._clocks.close)
+            stack.push_async_callback(self._parser.close)
+            stack.push_async_callback(self._guard.close)
+            await stack.enter_async_context(self._policy.watch(self._politeness.adjust))
+            await stack.enter_async_context(self._client)
+            await stack.enter_async_context(self._browser)
+            await self._render_parts(pages)
+
+    async def _render_parts(self, pages: Sequence[QueuedPage]) -> None:
         self._total = len(pages)
         cap, size = self._config.render.max_pages, self._config.render.pages_per_part
         chosen, rest = pages[:cap], pages[cap:]
         for name in {page.host for page in chosen}:
             # The fetch, or an earlier attempt of this task, may have sent a request to the host a moment ago.
             self._politeness.start_pause(self._politeness.host(name))
-        try:
-            for number, begin in enumerate(range(0, len(chosen), size)):
-                await self._part(f"rendered-{number:05d}", chosen[begin : begin + size])
-            if rest:
-                self._log_skipped("left", rest)
-        finally:
-            await self._parser.close()
+        for number, begin in enumerate(range(0, len(chosen), size)):
+            await self._part(f"rendered-{number:05d}", chosen[begin : begin + size])
+        if rest and "left" not in self._output.committed:
+            with self._files("left") as files:
+                for page in rest:
+                    files.note(_outcome(page, RETRY, OVER_CAP))
 
     async def _part(self, name: str, pages: Sequence[QueuedPage]) -> None:
         if name in self._output.committed:
@@ -229,12 +199,6 @@ class QueueRenderer:
             return
         with self._files(name) as files:
             await self._render_pages(pages, files)
-
-    def _log_skipped(self, name: str, pages: Sequence[QueuedPage]) -> None:
-        if name not in self._output.committed:
-            with self._files(name) as files:
-                for page in pages:
-                    files.note(_outcome(page, RETRY, OVER_CAP))
 
     @contextlib.contextmanager
     def _files(self, name: str) -> Iterator[PartFiles]:
@@ -305,11 +269,11 @@ class QueueRenderer:
             return HOST_PAUSED
         if max(time.monotonic(), host.next_at) > self._deadline:
             return OVER_TIME
-        while not self._rules.is_known(page.url):
-            await self._rules.look_up(page.url)
-            if not self._rules.is_known(page.url):
-                await self._politeness.wait_pause(host)
-        if reason := host.skip_reason or self._rules.denial(page.url):
+        while (ruling := await self._rules.ruling(page.url)) is None:
+            if host.next_at > self._deadline:
+                return OVER_TIME
+            await self._politeness.wait_pause(host)
+        if reason := host.skip_reason or ruling.denied:
             return reason
         # The robots.txt may have set a Crawl-delay.
         return OVER_TIME if host.next_at > self._deadline else None
@@ -331,9 +295,7 @@ class QueueRenderer:
 
     def _allowed(self, page: QueuedPage, url: str) -> bool:
         """Returns whether a page may request a URL: robots.txt decides for its own origin, others are allowed."""
-        if origin_of(url) != origin_of(page.url):
-            return True
-        return self._rules.is_known(url) and self._rules.denial(url) != DENIED
+        return origin_of(url) != origin_of(page.url) or bool(self._rules.allows(url))
 
     async def _with_links(self, outcome: Outcome, capture: CapturedPage, rendered: "RenderResult") -> Outcome:
         """Returns the outcome with the links of the rendered page, and with the reason if the page is not kept."""

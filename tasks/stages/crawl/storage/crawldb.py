@@ -112,7 +112,6 @@ EDGES = pa.schema([pa.field("source", pa.string()), pa.field("target", pa.string
 _ERROR = 1e-4
 _SMALLEST = 100_000
 _LENGTH = 8
-_CRAWLDB, _COMPLETE = "crawldb", "warc"
 
 
 class KnownUrls:

@@ -104,6 +104,13 @@ def keys(connection: duckdb.DuckDBPyConnection, query: str) -> Iterator[bytes]:
         yield b"".join(batch.column(0).storage.to_pylist())
 
 
+def rows(connection: duckdb.DuckDBPyConnection, query: str, values: object = None) -> list[Row]:
+    """Returns the rows of `query`, whose parameters are `values` (a list or a dictionary), by the names of columns."""
+    result = connection.execute(query, values)
+    names = [column[0] for column in result.description or ()]
+    return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
+
+
 class Lookup:
     """Queries over files of artifacts.
 
@@ -131,9 +138,7 @@ class Lookup:
         artifact = self._artifacts[kind]
         local = ", ".join(quoted(artifact.local(path)) for path in paths)
         subquery = f"(SELECT * FROM read_parquet([{local}], union_by_name = true, file_row_number = true)) stored"
-        result = self._connection.execute(query.replace("stored", subquery, 1), list(values))
-        names = [column[0] for column in result.description or ()]
-        return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
+        return rows(self._connection, query.replace("stored", subquery, 1), list(values))
 
     def one(self, kind: str, paths: Sequence[str], query: str, *values: object) -> Row | None:
         """Returns the first row of such a query, or None."""

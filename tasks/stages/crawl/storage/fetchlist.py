@@ -11,6 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from tasks.formats.web.domain import Link, owner_of
+
 URLS_FILE = "urls.parquet"
 HOSTS_FILE = "hosts.parquet"
 ROBOTS_FILE = "robots.parquet"
@@ -62,7 +64,7 @@ class Candidate:
     """One URL to fetch.
 
     Attributes:
-        url: the canonical URL.
+        link: the canonical URL with its key, host and owner.
         depth: number of links from a seed.
         score: priority; 1 for a seed page of a host of mean rank, half of that at a depth of one link.
         hops: number of redirects that led to the URL.
@@ -73,7 +75,7 @@ class Candidate:
         seed: whether the URL is a seed of the recipe.
     """
 
-    url: str
+    link: Link
     depth: int
     score: float = 1.0
     hops: int = 0
@@ -83,10 +85,10 @@ class Candidate:
     earlier: EarlierCapture | None = None
     seed: bool = False
 
-
-def candidates(table: pa.Table) -> list[Candidate]:
-    """Returns the rows of a fetch list as candidates."""
-    return [_candidate(row) for row in table.to_pylist()]
+    @property
+    def url(self) -> str:
+        """The canonical URL."""
+        return self.link.url
 
 
 def shares(total: int, listed: dict[str, int]) -> dict[str, int]:
@@ -104,13 +106,14 @@ def shares(total: int, listed: dict[str, int]) -> dict[str, int]:
     return {**dict.fromkeys(listed, 0), **{name: each + (rank < rest) for rank, name in enumerate(active)}}
 
 
-def _candidate(row: dict[str, Any]) -> Candidate:
+def candidate(row: dict[str, Any]) -> Candidate:
+    """Returns a row of a fetch list as a candidate."""
     captured_at: datetime | None = row["captured_at"]
     earlier = None
     if row["record_id"] and captured_at is not None:
         earlier = EarlierCapture(row["url"], captured_at, f"urn:uuid:{row['record_id']}", row["payload_digest"])
     return Candidate(
-        url=row["url"],
+        link=Link(row["url"], row["key"].bytes, row["host"], owner_of(row["host"])),
         depth=row["depth"],
         score=row["score"],
         etag=row["etag"],

@@ -18,6 +18,8 @@ from tasks.formats.web.url import (
     key,
     web_parts,
 )
+from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.inject import scope_from
 from tasks.stages.extract.captures import url_refusal
 from tasks.stages.extract.page_metadata import absolute_url
 
@@ -79,6 +81,8 @@ def test_canonical_form_drops_tracking_and_refuses_urls_that_cannot_be_crawled(u
     [
         ("http://h/a.jsp;jsessionid=1A2B.node1?q=1", "http://h/a.jsp?q=1"),
         ("http://h/a;JSessionID=1/b;v=2", "http://h/a/b;v=2"),
+        ("http://h/..;jsessionid=1", "http://h/"),
+        ("http://h/a/%2e.;jsessionid=1/b?q=/..;jsessionid=1", "http://h/b?q=/..;jsessionid=1"),
         ("http://h/a?x=;jsessionid=1", "http://h/a?x=;jsessionid=1"),
         ("http://h/a?ASPSESSIONIDQQABCDEF=KLMN&CFID=1&CFTOKEN=2&id=3", "http://h/a?id=3"),
         ("http://h/forum?t=5&sid=0123456789abcdef0123456789abcdef", "http://h/forum?t=5"),
@@ -205,9 +209,13 @@ def test_patterns_narrow_the_scope_of_hosts_and_prefixes():
 
 
 def test_the_scope_of_a_crawl_is_its_hosts_or_its_seeds_and_its_prefixes():
-    assert Scope.of(("h",), ["http://seed/"]).covers("http://h/")
-    assert not Scope.of(("h",), ["http://seed/"]).covers("http://seed/")
-    scope = Scope.of((), ["http://seed/"], ("http://p/docs/",), "", "x$")
+    named = scope_from(
+        CrawlConfig(seeds=("http://seed/",), contact="mailto:a@b.example", include_hosts=("h",)), ["seed"]
+    )
+    assert named.covers("http://h/")
+    assert not named.covers("http://seed/")
+    narrowed = {"include_prefixes": ("http://p/docs/",), "exclude_pattern": "x$"}
+    scope = scope_from(CrawlConfig(seeds=("http://seed/",), contact="mailto:a@b.example", **narrowed), ["seed"])
     assert scope.covers("http://seed/a", "seed")
     assert scope.covers("http://p/docs/")
     assert not scope.covers("http://p/")

@@ -61,12 +61,12 @@ def test_takedown_trace_crawl_and_dedup_agree_on_pairs_of_spellings(
     assert first is not None
     assert second is not None
     queue = HostQueue(1.0, 10)
-    queue.push(QueuedUrl(0, 0, 0, first), 1 << 20)
+    queue.push(QueuedUrl(0, 0, 0, first), key(first), 1 << 20)
     row = pa.table({"url": [other]})
     stone = Tombstones(urls=frozenset([document_identity(one)]))
     says = {
         "crawl DB": key(first) == key(second) and link(first).key == link(second).key,
-        "fetch": second in queue,
+        "fetch": key(second) in queue,
         "links": len(distinct([first, second])) == 1,
         "scope": not Scope(["a.example"], taken_down=stone).covers(second),
         "takedown": stone.covers_raw_url(other),

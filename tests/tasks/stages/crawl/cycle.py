@@ -7,13 +7,20 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+
+import pyarrow as pa
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.store import Store
 from tasks.formats.warc import archive
+from tasks.formats.web.url import key
 from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.generate import attach_due_times
+from tasks.stages.crawl.inject import SEEDS
+from tasks.stages.crawl.storage import crawldb, duck
 from tasks.stages.crawl.storage.fetchlog import LinkRows
 from tests.conftest import run_stage_in
 
@@ -142,6 +149,18 @@ def links_table(outcomes, partitions):
     for outcome in outcomes:
         links.add(outcome)
     return links.table(outcomes, partitions)
+
+
+def again_since(policy, *urls):
+    """Returns the times since which the hosts file requests known URLs again, or None, as generate computes them."""
+    due = datetime(2026, 1, 1, tzinfo=UTC)
+    rows = [{**dict.fromkeys(crawldb.URLS.names), "key": key(url), "url": url, "next_due": due} for url in urls]
+    with duck.connect(".") as connection:
+        connection.register("previous", pa.Table.from_pylist(rows, schema=crawldb.URLS))
+        duck.view(connection, "seeds", [], SEEDS)
+        attach_due_times(connection, policy, datetime(2030, 1, 1, tzinfo=UTC))
+        times = {row["url"]: row["again_since"] for row in duck.rows(connection, "SELECT * FROM timed")}
+    return [times[url] for url in urls]
 
 
 def logged(segment):

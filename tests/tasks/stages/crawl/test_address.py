@@ -6,10 +6,12 @@ import pytest
 from aiohttp.abc import AbstractResolver
 
 from tasks.formats.web.canonical_url import canonical
+from tasks.formats.web.url import authority
 from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.http import dns
 from tasks.stages.crawl.http.address import Grants, RefusedAddressError, is_public, is_within, refusal
 from tasks.stages.crawl.http.client import Client, FetchError
-from tasks.stages.crawl.http.dns import GuardedResolver
+from tasks.stages.crawl.http.dns import CachingResolver, GuardedResolver
 
 LOOPBACK = [
     "127.1",
@@ -56,23 +58,23 @@ INSIDE = [
 
 @pytest.mark.parametrize("host", LOOPBACK + INSIDE)
 def test_a_private_address_is_refused_in_every_spelling(host):
-    assert refusal(canonical(f"http://{host}/"), allow_loopback=False) == "private_address"
+    assert refusal(authority(canonical(f"http://{host}/")), Grants(allow_loopback=False)) == "private_address"
 
 
 @pytest.mark.parametrize("host", INSIDE)
 def test_allowing_loopback_allows_no_other_private_address(host):
-    assert refusal(canonical(f"http://{host}/"), allow_loopback=True) == "private_address"
+    assert refusal(authority(canonical(f"http://{host}/")), Grants(allow_loopback=True)) == "private_address"
 
 
 @pytest.mark.parametrize("host", LOOPBACK)
 def test_loopback_is_reachable_on_any_port_if_the_crawl_allows_it(host):
-    assert refusal(canonical(f"http://{host}:8080/"), allow_loopback=True) is None
+    assert refusal(authority(canonical(f"http://{host}:8080/")), Grants(allow_loopback=True)) is None
 
 
 @pytest.mark.parametrize("port", [22, 25, 6379, 8080])
 def test_public_hosts_are_requested_on_web_ports_only(port):
-    assert refusal(f"http://example.com:{port}/", allow_loopback=True) == "port"
-    assert refusal("https://example.com:80/", allow_loopback=False) is None
+    assert refusal(f"example.com:{port}", Grants(allow_loopback=True)) == "port"
+    assert refusal("example.com:80", Grants(allow_loopback=False)) is None
 
 
 @pytest.mark.parametrize("address", ["93.184.216.34", "2606:2800:220:1:248:1893:25c8:1946", "1.1.1.1"])
@@ -128,10 +130,7 @@ class FakeResolver(AbstractResolver):
 
     async def resolve(self, host, port=0, family=socket.AF_INET):
         self.asked.append(host)
-        addresses = self.rounds.pop(0) if len(self.rounds) > 1 else self.rounds[0]
-        return [
-            {"hostname": host, "host": one, "port": port, "family": family, "proto": 0, "flags": 0} for one in addresses
-        ]
+        return self.rounds.pop(0) if len(self.rounds) > 1 else self.rounds[0]
 
     async def close(self):
         pass
@@ -143,28 +142,28 @@ def resolve(resolver, host):
 
 def test_a_name_with_one_private_answer_among_public_ones_is_refused():
     with pytest.raises(RefusedAddressError, match=r"10\.0\.0\.1"):
-        resolve(GuardedResolver(allow_loopback=True, inner=FakeResolver(["1.1.1.1", "10.0.0.1"])), "mixed.example")
+        resolve(GuardedResolver(FakeResolver(["1.1.1.1", "10.0.0.1"]), Grants(allow_loopback=True)), "mixed.example")
 
 
 def test_a_public_name_that_resolves_to_loopback_is_refused_even_if_loopback_is_allowed():
     with pytest.raises(RefusedAddressError):
-        resolve(GuardedResolver(allow_loopback=True, inner=FakeResolver(["127.0.0.1"])), "trick.example")
+        resolve(GuardedResolver(FakeResolver(["127.0.0.1"]), Grants(allow_loopback=True)), "trick.example")
 
 
 def test_names_under_localhost_mean_this_machine_and_never_reach_the_name_server():
     inner = FakeResolver(["8.8.8.8"])
-    found = resolve(GuardedResolver(allow_loopback=True, inner=inner), "docs.localhost")
-    assert [answer["host"] for answer in found] == ["127.0.0.1"]
+    found = resolve(GuardedResolver(inner, Grants(allow_loopback=True)), "docs.localhost")
+    assert found == ["127.0.0.1"]
     assert inner.asked == []
     with pytest.raises(RefusedAddressError):
-        resolve(GuardedResolver(allow_loopback=False, inner=inner), "docs.localhost")
+        resolve(GuardedResolver(inner, Grants(allow_loopback=False)), "docs.localhost")
 
 
 def test_a_name_that_becomes_private_is_not_connected():
     async def run():
-        resolver = GuardedResolver(allow_loopback=False, inner=FakeResolver(["1.1.1.1"], ["127.0.0.1"]))
+        resolver = GuardedResolver(FakeResolver(["1.1.1.1"], ["127.0.0.1"]), Grants(allow_loopback=False))
         found = await resolver.resolve("rebinding.example", 80)
-        assert [answer["host"] for answer in found] == ["1.1.1.1"]
+        assert found == ["1.1.1.1"]
         with pytest.raises(RefusedAddressError):
             await resolver.resolve("rebinding.example", 80)
         config = CrawlConfig(contact="mailto:a@b.example", timeout_s=5.0)
@@ -191,13 +190,14 @@ def test_the_address_for_politeness_is_resolved_for_public_names_only():
     assert asyncio.run(addresses_of(FakeResolver(["10.0.0.1"]), "http://example.com/")) == [""]
 
 
-def test_answers_of_the_system_resolver_are_checked_too():
+def test_answers_of_the_system_resolver_are_checked_too(monkeypatch):
+    monkeypatch.setattr(dns, "_system_servers", lambda: ())
     name = socket.gethostname()
     answers = {where[0] for *_, where in socket.getaddrinfo(name, 80)}
     if all(is_public(answer) for answer in answers):
         pytest.skip(f"{name} has public addresses only")
     with pytest.raises(RefusedAddressError):
-        resolve(GuardedResolver(allow_loopback=True), name)
+        resolve(GuardedResolver(CachingResolver(), Grants(allow_loopback=True)), name)
 
 
 GRANTS = Grants({"wiki.corp:8080": ["10.20.0.0/16"], "10.20.0.6": ["10.20.0.6/32"], "far.example:81": []})
@@ -219,7 +219,7 @@ GRANTS = Grants({"wiki.corp:8080": ["10.20.0.0/16"], "10.20.0.6": ["10.20.0.6/32
     ],
 )
 def test_a_grant_is_of_one_host_on_one_port(url, reason):
-    assert refusal(canonical(url), allow_loopback=False, grants=GRANTS) == reason
+    assert refusal(authority(canonical(url)), GRANTS) == reason
 
 
 @pytest.mark.parametrize(
@@ -238,14 +238,14 @@ def test_a_grant_is_of_one_host_on_one_port(url, reason):
 )
 def test_only_a_granted_name_may_resolve_into_its_networks(host, port, answers, refused):
     async def run():
-        guard = GuardedResolver(allow_loopback=False, inner=FakeResolver(answers), grants=GRANTS)
+        guard = GuardedResolver(FakeResolver(answers), GRANTS)
         return await guard.resolve(host, port)
 
     if refused:
         with pytest.raises(RefusedAddressError):
             asyncio.run(run())
     else:
-        assert [found["host"] for found in asyncio.run(run())] == answers
+        assert asyncio.run(run()) == answers
 
 
 def test_cloud_metadata_addresses_cannot_be_granted():
@@ -260,4 +260,4 @@ def test_a_grant_cannot_be_used_through_another_host():
     assert own.of("wiki.corp", 8080) == GRANTS.of("wiki.corp", 8080)
     assert own.of("10.20.0.6", 80) is None
     assert GRANTS.only("10.20.0.6").of("10.20.0.6", 443) is not None
-    assert not GRANTS.only("public.example")
+    assert GRANTS.only("public.example").of("wiki.corp", 8080) is None

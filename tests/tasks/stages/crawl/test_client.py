@@ -12,7 +12,8 @@ from aiohttp import web
 
 from tasks.formats.web.content_encoding import decode
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.http.client import Client, FetchError, Response
+from tasks.stages.crawl.http.client import Client, FetchError
+from tasks.stages.crawl.page.links import refresh_target
 from tests.tasks.stages.crawl.site import Site
 
 
@@ -114,7 +115,7 @@ def test_a_truncated_body_is_returned_only_on_request():
     ],
 )
 def test_refresh_headers_are_followed_like_in_browsers(value, target):
-    assert Response(200, "OK", (("Refresh", value),), b"", "", "", b"", 0.0).refresh == target
+    assert refresh_target(value) == target
 
 
 def test_a_slow_response_ends_at_the_total_timeout():

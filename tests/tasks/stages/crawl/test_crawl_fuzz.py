@@ -1,6 +1,6 @@
 """Any response of a site is read or refused; none raises an exception."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tasks.formats.web.canonical_url import canonical
@@ -10,7 +10,7 @@ from tasks.formats.web.robots import Robots
 from tasks.formats.web.robots_tag import Directives, directives
 from tasks.formats.web.url import authority, host_and_port, is_trap, key
 from tasks.stages.crawl.hosts.politeness import retry_after
-from tasks.stages.crawl.http.address import refusal
+from tasks.stages.crawl.http.address import Grants, refusal
 from tasks.stages.crawl.page.links import parse_page
 from tasks.stages.crawl.page.sitemap import read_feed, read_sitemap
 
@@ -92,6 +92,7 @@ files = st.lists(st.sampled_from(LINES), max_size=30).map(lambda parts: "".join(
 
 
 @given(urls, st.sampled_from(["http://h/a/b?c", "https://[::1]:81/", None]))
+@example("http://h/..;jsessionid=1", None)
 def test_any_text_is_canonicalized_or_refused(text, base):
     url = canonical(text, base)
     if url is None:
@@ -101,7 +102,7 @@ def test_any_text_is_canonicalized_or_refused(text, base):
     assert host
     assert authority(url) == (host if port is None else f"{host}:{port}")
     assert not host.endswith(".")
-    assert refusal(url, allow_loopback=False) in (None, "private_address", "port")
+    assert refusal(authority(url), Grants()) in (None, "private_address", "port")
     assert 0 <= partition(url, 7) < 7
     assert len(key(url)) == 16
     assert is_trap(url) in (True, False)

@@ -15,7 +15,7 @@ from tasks.formats.web.priorities import FILE, PRIORITIES
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import key
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.generate import _choose, attach_due_times, due_of
+from tasks.stages.crawl.generate import _choose, attach_due_times
 from tasks.stages.crawl.inject import SEEDS
 from tasks.stages.crawl.policy import HostsFile, Policy
 from tasks.stages.crawl.rank import RANKS, scores
@@ -159,9 +159,6 @@ def test_refetch_requests_of_operators_are_listed_first_and_once():
     tried_since = [{**row, "last_fetch": NOW - timedelta(hours=1)} for row in urls[:6]]
     assert chosen(tried_since, policy=policy) == []
     assert chosen(urls[:6], policy=hosts_file(again={"*.example": NOW + timedelta(hours=1)})) == []
-    assert {row["url"] for row in urls[:6] if due_of(row, policy, NOW) == (NOW, True)} == set(found[:6]) - {
-        "http://c.example/4"
-    }
 
 
 def test_an_interval_of_the_hosts_file_overrides_the_adaptive_one():
@@ -177,8 +174,6 @@ def test_an_interval_of_the_hosts_file_overrides_the_adaptive_one():
     policy = hosts_file(hosts={"a.example": {"interval_s": 86400}, "slow.b.example": {"interval_s": 30 * 86400}})
     assert chosen(urls, policy=policy) == ["http://a.example/late"]
     assert chosen(urls) == ["http://slow.b.example/due"]
-    due = {row["url"] for row in urls if due_of(row, policy, NOW)[0] <= NOW}
-    assert due == {"http://a.example/late"}
 
 
 @pytest.mark.parametrize(("own", "hosts"), [(3600, 86400), (3 * 86400, 86400)])
@@ -191,7 +186,7 @@ def test_the_shorter_of_seed_and_host_interval_applies(own, hosts):
         connection.register("seeds", pa.Table.from_pylist([{"key": row["key"], "interval_s": own}], schema=seed))
         attach_due_times(connection, policy, NOW)
         (found,) = connection.execute("SELECT next_due FROM timed").fetchall()[0]
-    assert found == due_of(row, policy, NOW, own)[0] == row["last_fetch"] + timedelta(seconds=min(own, hosts))
+    assert found == row["last_fetch"] + timedelta(seconds=min(own, hosts))
 
 
 def test_a_paused_host_is_not_listed():

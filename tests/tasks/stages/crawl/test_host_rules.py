@@ -17,32 +17,30 @@ from tests.tasks.stages.crawl.site import Site
 
 
 @contextlib.asynccontextmanager
-async def rules_of(config, **options):
+async def rules_of(config, optouts=(), **options):
     politeness = Politeness(config)
     async with Client(config) as client:
-        yield HostRules(client, politeness, "sluice", config.max_backoff_s, **options), politeness
+        yield HostRules(client, politeness, config, optouts, **options), politeness
 
 
 def config_of(**settings):
     return CrawlConfig(**{"allow_loopback": True, "delay_s": 0.0, "latency_factor": 0.0, "timeout_s": 10.0, **settings})
 
 
-async def looked_up(rules, url):
-    """Looks up the rules until they are available."""
-    while True:
-        await rules.look_up(url)
-        if rules.is_known(url):
-            return
-        await rules._politeness.wait_pause(rules._politeness.host(authority(url)))
+async def denial(rules, url):
+    """Why `url` must not be fetched, as soon as the rules are available, or None."""
+    while (ruling := await rules.ruling(url)) is None:
+        if rules.allows(url) is None:
+            await rules._politeness.wait_pause(rules._politeness.host(authority(url)))
+    return ruling.denied or None
 
 
 def verdict(url, path="/page", ai_optout=False, **settings):
     """The decision for `path` on the host of `url`, and the hosts' clocks after the lookup."""
 
     async def run():
-        async with rules_of(config_of(**settings), ai_optout=ai_optout) as (rules, politeness):
-            await looked_up(rules, url + path)
-            return rules.denial(url + path), politeness
+        async with rules_of(config_of(**settings), ["robots"] if ai_optout else ()) as (rules, politeness):
+            return await denial(rules, url + path), politeness
 
     return asyncio.run(run())
 
@@ -184,7 +182,7 @@ def test_sitemaps_are_listed_by_canonical_url():
     async def run(site):
         async with rules_of(config_of()) as (rules, _):
             assert rules.sitemaps(site.url("/page")) == ()
-            await looked_up(rules, site.url("/page"))
+            await denial(rules, site.url("/page"))
             return rules.sitemaps(site.url("/page"))
 
     lines = ["/map.xml", "HTTP://Example.org/a#b", "http://example.org/a", "ftp://example.org/", "javascript:x", ""]
@@ -202,14 +200,14 @@ def test_robots_files_are_reused_by_later_cycles_for_a_day():
     async def first(site, gone, away):
         async with rules_of(config_of(max_backoff_s=0.1), now=lambda: NOW) as (rules, _):
             for one in (site, gone, away):
-                await looked_up(rules, one.url("/page"))
+                await denial(rules, one.url("/page"))
             return rules.rows()
 
     async def later(rows, site, gone, away, hours):
         async with rules_of(config_of(), now=lambda: NOW + timedelta(hours=hours)) as (rules, politeness):
             rules.load(rows)
-            known = [rules.is_known(one.url("/page")) for one in (site, gone, away)]
-            reason = rules.denial(site.url("/page")) if known[0] else None
+            known = [rules.allows(one.url("/page")) is not None for one in (site, gone, away)]
+            reason = await denial(rules, site.url("/page")) if known[0] else None
             return known, reason, politeness.host(f"127.0.0.1:{site.port}").crawl_delay_s
 
     robots = "User-agent: *\nCrawl-delay: 7\nDisallow: /page"
@@ -231,13 +229,11 @@ def test_robots_rules_expire_within_a_long_cycle():
 
     async def run(site):
         async with rules_of(config_of(), now=lambda: clock[0]) as (rules, _):
-            await looked_up(rules, site.url("/page"))
-            assert rules.is_known(site.url("/page"))
-            clock[0] += timedelta(hours=25)
-            assert not rules.is_known(site.url("/page"))
+            assert await denial(rules, site.url("/page")) is None
             site.robots = "User-agent: *\nDisallow: /"
-            await looked_up(rules, site.url("/page"))
-            return rules.denial(site.url("/page"))
+            assert await denial(rules, site.url("/page")) is None
+            clock[0] += timedelta(hours=25)
+            return await denial(rules, site.url("/page"))
 
     with Site({}, "") as site:
         assert asyncio.run(run(site)) == "robots_denied"
@@ -252,8 +248,8 @@ def test_memory_for_files_and_rules_is_bounded(monkeypatch):
             for number in range(100):
                 body = b"User-agent: *\nDisallow: /page\n#" + os.urandom(4000).hex().encode()
                 rules.load([HostRobots(f"http://h{number}", "ok", body, NOW, 0.0)])
-            cached = [number for number in range(100) if rules.is_known(f"http://h{number}/")]
-            assert {rules.denial(f"http://h{number}/page") for number in [*cached, *cached]} == {"robots_denied"}
+            cached = [number for number in range(100) if rules.allows(f"http://h{number}/") is not None]
+            assert {await denial(rules, f"http://h{number}/page") for number in cached} == {"robots_denied"}
             parsed = sum(entry.parsed is not None for _, entry in rules._cache.sorted())
             return cached, parsed
 

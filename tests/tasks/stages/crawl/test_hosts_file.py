@@ -8,6 +8,7 @@ import pytest
 from tasks.core.errors import InputError, RecipeError
 from tasks.formats.web.domain import link
 from tasks.stages.crawl.policy import HostsFile, Policy, read_hosts_file
+from tests.tasks.stages.crawl.cycle import again_since
 
 TEXT = """
 deny = ["example.org", "*.shop.example", "example.net:8080", "[2001:db8::1]"]
@@ -165,8 +166,9 @@ def test_pauses_intervals_and_refetch_requests_are_looked_up_by_host_and_url(wri
         "http://a.example.com/x": 20,
         "https://a.example.com/": 20,
     }
-    assert {url: policy.again_since(url).day for url in days} == days
-    assert policy.again_since("http://b.example/") is None
+    *dates, none = again_since(policy, *days, "http://b.example/")
+    assert [date.day for date in dates] == list(days.values())
+    assert none is None
     listed = datetime(2026, 11, 24, 8, 59, tzinfo=UTC)
     assert Policy(file, listed_at=listed).skip_reason("a.example.com") == "host_dropped"
     assert Policy(file, listed_at=listed + timedelta(minutes=2)).skip_reason("a.example.com") == ""

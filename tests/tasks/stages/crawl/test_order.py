@@ -42,7 +42,7 @@ class Web:
 
 def order_of(web, scope=("*.a.test", "*.b.test", "c.test"), plans=None, known=(), **caps):
     config = CrawlConfig(**{"delay_s": 1.0, "partitions": 1, "max_depth": 50, "max_pages": 1000, **caps})
-    start = [Candidate(url, 0, seed=True) for url in web.seeds]
+    start = [Candidate(link(url), 0, seed=True) for url in web.seeds]
     return UrlOrder(config, 0, config.max_pages, Scope(scope), start, plans, frozenset(known))
 
 
@@ -213,7 +213,7 @@ def test_an_endless_site_takes_bounded_memory():
     for page in range(30):
         candidate = order.take("a.test")
         outlinks = [link(f"http://{host}.test/{page}/{number}/{long}") for number in range(700) for host in "ab"]
-        order.note(candidate, web.answer(Candidate(url, 0))._replace(outlinks=tuple(outlinks)))
+        order.note(candidate, web.answer(Candidate(link(url), 0))._replace(outlinks=tuple(outlinks)))
         waiting, _ = order.waiting
         # A multiple of the remaining requests, and links to the other host up to 32 MiB.
         assert waiting < 2 * (8 * 30 + 4) + (32 << 20) / 900
@@ -227,7 +227,7 @@ def test_a_lowered_cap_applies_only_to_its_host(seed, tmp_path):
     (tmp_path / "hosts.toml").write_text("")
     policy = Policy(path=str(tmp_path / "hosts.toml"))
     config = CrawlConfig(delay_s=1.0, partitions=1, max_depth=50, max_pages=1000)
-    start = [Candidate(url, 0, seed=True) for url in web.urls[::3]]
+    start = [Candidate(link(url), 0, seed=True) for url in web.urls[::3]]
     order = UrlOrder(config, 0, 1000, Scope(("*.a.test", "*.b.test", "c.test")), start, policy=policy)
     available, in_flight, asked, step, moment = set(order.available), [], Counter(), 0, draw.randint(0, 40)
     while available or in_flight:

@@ -162,6 +162,13 @@ def test_a_page_sent_as_xhtml_is_read_as_xml() -> None:
     assert (as_html.title, as_html.unread) == ("", "")
 
 
+def test_whether_a_page_sent_as_xhtml_needs_a_browser_is_judged_by_its_elements() -> None:
+    page = '<html><head><title>Shop</title><script src="/app.js"/></head><body>{}</body></html>'
+    text = f"<p>{'A menu. ' * 70}</p>"
+    for body, needed in (("<p>A short page.</p>", False), (f'{text}<div id="root"/>', True), (text, False)):
+        assert read(answer(page.format(body).encode(), mime="application/xhtml+xml")).render is needed
+
+
 def test_a_sitemap_on_which_parsing_fails_is_kept_without_links(monkeypatch, caplog) -> None:
     monkeypatch.setattr(reading, "read_sitemap", lambda *_: 1 // 0)
     found = read(answer(b"<urlset>", mime="text/xml"))

@@ -64,7 +64,7 @@ class Web:
 
     async def crawl(self, loop, concurrency=16, deadline_s=100_000.0, **settings):
         config = CrawlConfig(delay_s=1.0, partitions=1, max_pages=100_000, **settings)
-        start = [Candidate(f"http://{host}/0", 0, seed=True) for host in self.latency]
+        start = [Candidate(link(f"http://{host}/0"), 0, seed=True) for host in self.latency]
         order = UrlOrder(config, 0, config.max_pages, Scope(list(self.latency)), start)
         politeness = Politeness(config)
         tries = {}

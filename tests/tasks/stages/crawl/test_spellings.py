@@ -15,6 +15,7 @@ from tasks.stages.crawl.page.links import parse_page
 from tasks.stages.crawl.page.sitemap import read_feed, read_sitemap
 from tasks.stages.crawl.policy import HostsFile, Policy
 from tasks.stages.crawl.storage import crawldb
+from tests.tasks.stages.crawl.cycle import again_since
 from tests.tasks.stages.crawl.site import Site
 
 LOWER, UPPER, TILDE, ESCAPED = "/%d9%85/", "/%D9%85/", "/~ann/", "/%7Eann/"
@@ -130,7 +131,7 @@ def test_a_rule_that_only_changes_the_spelling_changes_the_request_of_a_known_pa
 def test_the_hosts_file_lists_pages_again_in_any_spelling(crawl, tmp_path):
     again = {f"http://h{UPPER}": "2026-11-01T00:00:00Z", "http://h/%7Eann/*": "2026-11-02T00:00:00Z"}
     policy = Policy(HostsFile.model_validate({"again": again}))
-    dates = [policy.again_since(f"http://h{path}") for path in (LOWER, TILDE + "b", "/%D9%86/")]
+    dates = again_since(policy, *(f"http://h{path}" for path in (LOWER, TILDE + "b", "/%D9%86/")))
     assert [date and date.day for date in dates] == [1, 2, None]
     pages = {"/": f"<a href='{LOWER}'>a</a> <a href='{ESCAPED}b%7e'>b</a> <a href=/c>c</a>", LOWER: "a", "/c": "c"}
     with Site({**pages, f"{ESCAPED}b%7e": "b"}) as site:

@@ -19,10 +19,11 @@ from tasks.core.errors import StoreError, TransientError
 from tasks.core.stage import Output
 from tasks.core.store import Store
 from tasks.formats.warc import archive
+from tasks.formats.web.domain import link
 from tasks.formats.web.url import key
 from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.fetch import logged_outcomes
 from tasks.stages.crawl.http.client import Response
-from tasks.stages.crawl.resume import logged_outcomes
 from tasks.stages.crawl.storage.fetchlist import Candidate
 from tasks.stages.crawl.storage.fetchlog import GONE, SUCCESS, Outcome
 from tasks.stages.crawl.storage.segment import ORDER, SegmentWriter
@@ -85,7 +86,7 @@ class Attempt:
             url = f"http://127.0.0.1/{number}"
             answer = Response(200, "OK", (("Content-Type", "text/html"),), os.urandom(size), "", "", b"GET /", 0.01)
             outcome = Outcome(key(url), url, "127.0.0.1", 0, SUCCESS, requested=True, fetched_at=datetime.now(UTC))
-            self.segment.note(self.segment.capture(Candidate(url, 0), answer, outcome))
+            self.segment.note(self.segment.capture(Candidate(link(url), 0), answer, outcome))
 
     def close(self, limit_s=20.0):
         asyncio.run(self.segment.close(limit_s))

@@ -10,7 +10,7 @@ import uvloop
 
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.http import dns
-from tasks.stages.crawl.http.address import RefusedAddressError
+from tasks.stages.crawl.http.address import Grants, RefusedAddressError
 from tasks.stages.crawl.http.client import Client, FetchError
 from tasks.stages.crawl.http.dns import CachingResolver, GuardedResolver, NoAddressError
 from tests.tasks.stages.crawl.hostile.name_server import AAAA, CNAME, SERVFAIL, A, DnsAnswer, NameServer, addresses
@@ -33,7 +33,7 @@ def with_resolver(work, *servers):
 
 
 async def resolve(resolver, name, family=socket.AF_UNSPEC):
-    return [answer["host"] for answer in await resolver.resolve(name, 80, family)]
+    return await resolver.resolve(name, 80, family)
 
 
 @pytest.fixture
@@ -292,7 +292,7 @@ def test_a_name_with_any_private_address_is_refused(them):
 
 def test_of_500_addresses_a_few_are_used():
     async def work(resolver):
-        guarded = await GuardedResolver(allow_loopback=False, inner=resolver).resolve("many.example", 80)
+        guarded = await GuardedResolver(resolver, Grants()).resolve("many.example", 80)
         return len(guarded), len(await resolve(resolver, "many.example"))
 
     many = addresses("many.example", *(f"1.1.{n // 250}.{n % 250 + 1}" for n in range(500)))
@@ -326,8 +326,8 @@ def test_a_name_that_becomes_private_is_refused_after_its_ttl(short_lives):
         return DnsAnswer() if kind == "AAAA" else addresses("r.example", "127.0.0.1" if before else "1.1.1.1", ttl=0)
 
     async def work(resolver):
-        guarded = GuardedResolver(allow_loopback=True, inner=resolver)
-        assert [one["host"] for one in await guarded.resolve("r.example", 80)] == ["1.1.1.1"]
+        guarded = GuardedResolver(resolver, Grants(allow_loopback=True))
+        assert await guarded.resolve("r.example", 80) == ["1.1.1.1"]
         await asyncio.sleep(0.2)
         with pytest.raises(RefusedAddressError):
             await guarded.resolve("r.example", 80)

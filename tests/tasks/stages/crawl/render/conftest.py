@@ -9,6 +9,7 @@ from aiohttp.abc import AbstractResolver
 
 from tasks.core.errors import InputError
 from tasks.stages.crawl.config import RenderConfig
+from tasks.stages.crawl.http.address import Grants
 from tasks.stages.crawl.render.proxy import AddressGuard
 from tests.tasks.stages.crawl.site import PrivateServer
 
@@ -38,7 +39,7 @@ class Trick(AbstractResolver):
     """A name server that resolves every name to this machine."""
 
     async def resolve(self, host, port=0, family=socket.AF_INET):
-        return [{"hostname": host, "host": "127.0.0.1", "port": port, "family": family, "proto": 0, "flags": 0}]
+        return ["127.0.0.1"]
 
     async def close(self):
         pass
@@ -48,7 +49,7 @@ class OneSite(AddressGuard):
     """The crawl's guard with an exception for the test site."""
 
     def __init__(self, port):
-        super().__init__(allow_loopback=False, resolver=Trick())
+        super().__init__(Trick(), Grants())
         self.port = port
 
     async def addresses(self, scheme, authority):

@@ -18,10 +18,7 @@ class Names(AbstractResolver):
     async def resolve(self, host, port=0, family=socket.AF_INET):
         if host.split(".")[0] not in self.names:
             raise OSError(f"{host} is unknown")
-        return [
-            {"hostname": host, "host": one, "port": port, "family": family, "proto": 0, "flags": 0}
-            for one in self.names[host.split(".")[0]]
-        ]
+        return self.names[host.split(".")[0]]
 
     async def close(self):
         pass
@@ -29,7 +26,7 @@ class Names(AbstractResolver):
 
 def addresses(scheme, authority, *, allow_loopback=False, **names):
     async def run():
-        guard = AddressGuard(allow_loopback=allow_loopback, resolver=Names(**names))
+        guard = AddressGuard(Names(**names), Grants(allow_loopback=allow_loopback))
         return await guard.addresses(scheme, authority)
 
     return asyncio.run(run())
@@ -72,7 +69,7 @@ def test_a_grant_of_a_host_applies_only_to_its_own_pages():
     grants = Grants({"wiki.corp:8080": ["10.20.0.0/16"]})
 
     async def run(page):
-        guard = AddressGuard(allow_loopback=False, resolver=Names(wiki=["10.20.0.5"]), grants=grants).for_page(page)
+        guard = AddressGuard(Names(wiki=["10.20.0.5"]), grants).for_page(page)
         return await guard.addresses("http", "wiki.corp:8080")
 
     assert asyncio.run(run("wiki.corp:8080")) == [("10.20.0.5", 8080)]
@@ -84,7 +81,7 @@ def test_a_grant_of_a_host_applies_only_to_its_own_pages():
 def test_a_denied_host_gets_no_subresource_request():
     async def run():
         policy = Policy(HostsFile(deny=("site.example",)))
-        guard = AddressGuard(allow_loopback=False, resolver=Names(site=["1.1.1.1"]), policy=policy)
+        guard = AddressGuard(Names(site=["1.1.1.1"]), Grants(), policy)
         return await guard.for_page("other.example").addresses("https", "site.example:443")
 
     with pytest.raises(RefusedAddressError, match="host_denied"):
