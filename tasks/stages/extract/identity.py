@@ -1,27 +1,43 @@
-"""Finds the rows that give no document because of other rows: copies, and captures of pages rendered by a browser.
+"""The first pass: rows that give no document because of other rows, and files that do not match their settings.
 
-Reads rows, or for our own crawl the CDXJ index of each WARC file (`tasks.stages.crawl.storage`), which saves a pass
-over the captures. The result depends only on the input, not on its division into parts.
+Rows excluded by others are copies, and captures of pages rendered by a browser. The pass reads rows, or for our own
+crawl the CDXJ index of each WARC file (`tasks.stages.crawl.storage`), which saves a pass over the captures. The result
+depends only on the input, not on its division into parts.
+
+It also counts the rows of JSON and Parquet files that are rejected because they are not objects, or have no text. If
+these are most rows of a file, the settings or the file are wrong, and the stage fails before it extracts anything. Such
+a file is read again only for the error message.
 """
 
 import io
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tasks.core import parquet
+from tasks.core.engine import Engine
+from tasks.core.errors import InputError
+from tasks.core.stage import PartSpec, group_by_run
 from tasks.formats.documents.document import document_id
+from tasks.formats.documents.json_rows import rows as json_rows
 from tasks.formats.documents.text import hash64
+from tasks.formats.lakes.table import TableFile
 from tasks.formats.warc.archive import index_entry
 from tasks.formats.warc.record import PAGE_STATUSES
 from tasks.stages.extract.captures import capture_url, url_refusal
-from tasks.stages.extract.config import WEB
-from tasks.stages.extract.partitioning import ROW_KINDS, InputUnit
+from tasks.stages.extract.config import WARC, WEB, ExtractConfig
+from tasks.stages.extract.files import read_unit
+from tasks.stages.extract.partitioning import explain_read_errors, open_piece
 from tasks.stages.extract.row import InputRow
+from tasks.stages.extract.sources import ROW_KINDS, InputUnit
 
-SEVERAL_ROWS = (*ROW_KINDS, "warc")
+SEVERAL_ROWS = (*ROW_KINDS, WARC)
 """Kinds of sources whose files have several rows; a file of another kind is a single row."""
 
 IDENTITY = np.dtype([("id", "S32"), ("page", np.uint64), ("rendered", np.bool_)])
@@ -30,6 +46,15 @@ URL, 0 if the row is not a capture. `rendered`: whether it is a page as rendered
 
 Identity = tuple[bytes, int, bool]
 NO_IDENTITY: Identity = (b"", 0, False)
+
+RowCounts = Counter[tuple[str, str, str]]
+"""Numbers of rows by source, path of the file, and reason for rejection ("" for rows with text)."""
+
+_EXCERPT = 40
+_LONGEST = 1 << 20
+_HEAD = 1 << 16
+# A JSON object with a member that is a list of objects, after members that are neither lists nor objects.
+_WRAPPED = re.compile(rb'\s*\{(?:[^\[\]{}]{0,2000},)?\s*"([^"\\]{1,200})"\s*:\s*\[\s*\{')
 
 _PAGE_STATUSES = frozenset(map(str, PAGE_STATUSES))
 
@@ -48,12 +73,70 @@ class ExcludedRows:
         return "duplicate_capture" if number in self.copies else ""
 
 
-def unit_identities(unit: InputUnit, rows: Iterable[InputRow]) -> Iterator[Identity]:
-    """Yields the identity of every row of a unit; `rows` are read only if the unit can have several."""
-    if unit.source is not None and unit.source.kind not in SEVERAL_ROWS:
-        yield NO_IDENTITY  # the URL of the row is the path of the file, which is unique
-        return
+@dataclass(frozen=True)
+class PartInput:
+    """Input of one part.
+
+    Attributes:
+        config: settings of the stage.
+        units: input units of the part.
+        excluded: rows that give no document because of other rows.
+        quick: whether identities use quick digests; not if they are compared with those of an index, which are SHA-1.
+    """
+
+    config: ExtractConfig
+    units: tuple[InputUnit, ...]
+    excluded: ExcludedRows = field(default_factory=ExcludedRows)
+    quick: bool = True
+
+
+def exclude_rows(specs: Sequence[PartSpec], units: Sequence[InputUnit], engine: Engine) -> list[PartSpec]:
+    """Reads the identities of all rows; returns the parts (payload `PartInput`) with the rows that they exclude.
+
+    Raises:
+        InputError: a file of rows does not match its settings; see `check_row_counts`.
+    """
+    runs = group_by_run(specs)
+    tally: RowCounts = Counter()
+    by_part: dict[str, NDArray[np.void]] = {}
+    for number, (arrays, counts) in engine.map(run_identities, runs):
+        tally.update(counts)
+        by_part |= {spec.name: rows for spec, rows in zip(runs[number], arrays, strict=True)}
+    check_row_counts(tally, units)
+    excluded = excluded_rows([by_part[spec.name] for spec in specs])
+    return [
+        replace(spec, payload=replace(spec.payload, excluded=rows)) for spec, rows in zip(specs, excluded, strict=True)
+    ]
+
+
+def run_identities(specs: Sequence[PartSpec]) -> tuple[list[NDArray[np.void]], RowCounts]:
+    """Returns the identities (IDENTITY) of the parts of a run, and the counts of their rows; runs on a worker."""
+    tally: RowCounts = Counter()
+    return [part_identities(spec.payload, tally) for spec in specs], tally
+
+
+def part_identities(part_input: PartInput, tally: RowCounts) -> NDArray[np.void]:
+    """Returns the identities (IDENTITY) of the rows of a part; counts the rows of JSON and Parquet files in `tally`."""
+    rows = (row for unit in part_input.units for row in _unit_identities(part_input, unit, tally))
+    return np.array(list(rows), IDENTITY)
+
+
+def _unit_identities(part_input: PartInput, unit: InputUnit, tally: RowCounts) -> Iterable[Identity]:
+    if unit.crawl and unit.crawl.index:
+        with unit.crawl.store.open(unit.crawl.index) as file:
+            listed = indexed_identities(file, unit.crawl.records)
+        if listed is not None:
+            return listed
+    if unit.source.kind not in SEVERAL_ROWS:
+        return [NO_IDENTITY]  # the URL of the row is the path of the file, which is unique
+    return row_identities(unit, read_unit(unit, part_input.config, quick=part_input.quick), tally)
+
+
+def row_identities(unit: InputUnit, rows: Iterable[InputRow], tally: RowCounts) -> Iterator[Identity]:
+    """Yields the identities of the rows of a unit; counts those of JSON and Parquet files in `tally`."""
     for row in rows:
+        if unit.source.kind in ROW_KINDS:
+            tally[unit.source.name, unit.file.path, row.refused] += 1
         yield NO_IDENTITY if row.refused else _of_row(row)
 
 
@@ -70,11 +153,6 @@ def identity(url: str, digest: str, source: str, *, rendered: bool = False) -> I
     """
     page = hash64(f"{source}\n{url}") if source else 0
     return document_id(url, digest).encode(), page, rendered
-
-
-def identities(units: Iterable[Iterable[Identity]]) -> NDArray[np.void]:
-    """Returns the identities of one part as an array of IDENTITY."""
-    return np.array([identity for unit in units for identity in unit], dtype=IDENTITY)
 
 
 def excluded_rows(parts: Sequence[NDArray[np.void]]) -> list[ExcludedRows]:
@@ -129,3 +207,82 @@ def _identity(entry: dict[str, str]) -> Identity | None:
     url = capture_url(entry["url"])
     is_page = entry["status"] in _PAGE_STATUSES and not url_refusal(url)
     return identity(url, f"sha1:{entry['digest']}", WEB) if is_page else NO_IDENTITY
+
+
+def check_row_counts(tally: RowCounts, units: Sequence[InputUnit]) -> None:
+    """Checks the numbers of rejected rows.
+
+    Raises:
+        InputError: most rows of a file are not JSON objects, a file is a single object that contains the list of rows,
+            or no row of a source has a text.
+    """
+    by_file: dict[tuple[str, str], Counter[str]] = {}
+    for (name, path, reason), count in tally.items():
+        by_file.setdefault((name, path), Counter())[reason] += count
+    for unit in units:
+        if counts := by_file.get((unit.source.name, unit.file.path)):
+            _check_file(unit, counts)
+    _check_sources(units, by_file)
+
+
+def _check_file(unit: InputUnit, counts: Counter[str]) -> None:
+    file, source = unit.file, unit.source
+    rows, malformed = counts.total(), counts["json_malformed"]
+    if 2 * malformed > rows:
+        raise InputError(
+            f'{file.path} of the file source "{source.name}": {malformed} of {rows} rows are not JSON objects '
+            f"({_first_malformed(unit)})",
+            "write one object per line or a list of objects, in UTF-8; exclude the file; or set another kind",
+        )
+    if source.kind == "jsonl" and rows == counts["no_text"] + counts["too_large"] == 1:
+        with explain_read_errors(unit), open_piece(unit) as text:
+            wrapped = _WRAPPED.match(text.read(_HEAD))
+        if wrapped:
+            field = wrapped[1].decode("utf-8", "replace")
+            raise InputError(
+                f'{file.path} of the file source "{source.name}" is one JSON object with a list "{field}", and without '
+                f'"{source.text_field}"',
+                f"write the list to a file of its own, for example with jq '.[\"{field}\"]'",
+            )
+
+
+def _first_malformed(unit: InputUnit) -> str:
+    for number, row in _json_texts(unit):
+        try:
+            if not isinstance(json.loads(row), Mapping):
+                return f"row {number} is not an object: {row[:_EXCERPT]!r}"
+        except (ValueError, RecursionError) as error:
+            return f"row {number}, {row[:_EXCERPT]!r}: {error}"
+    return "the first one is very long"
+
+
+def _check_sources(units: Sequence[InputUnit], by_file: Mapping[tuple[str, str], Counter[str]]) -> None:
+    by_source: dict[str, Counter[str]] = {}
+    for (name, _), counts in by_file.items():
+        by_source.setdefault(name, Counter()).update(counts)
+    for unit in units:
+        source = unit.source
+        counts = by_source.get(source.name, Counter())
+        if counts["no_text"] == counts.total() > 0:
+            raise InputError(
+                f'no row of the file source "{source.name}" has a text in the field "{source.text_field}" (the first '
+                f"of {unit.file.path} has: {', '.join(_fields(unit)) or 'no field'})",
+                "set its text_field",
+            )
+
+
+def _fields(unit: InputUnit) -> list[str]:
+    if isinstance(unit.file, TableFile):
+        return sorted(one.name for one in unit.file.columns)
+    if unit.source.kind == "parquet":
+        return sorted(parquet.schema(unit.file.local()).names)
+    row = json.loads(next((row for _, row in _json_texts(unit)), b"null"))
+    return sorted(row) if isinstance(row, dict) else []
+
+
+def _json_texts(unit: InputUnit) -> Iterator[tuple[int, bytes]]:
+    """Yields number and bytes of the rows of a JSON file; rows above 1 MiB are skipped."""
+    with explain_read_errors(unit), open_piece(unit) as text:
+        for number, row in enumerate(json_rows(text, text.form, _LONGEST)):
+            if row and row.strip():
+                yield number, row

@@ -17,10 +17,10 @@ import itertools
 import json
 import logging
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -102,28 +102,49 @@ class _EncodeJob:
 def run(config: EncodeConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
     """Encodes every kept document; raises InputError if there is none."""
     documents, artifact = inputs["documents"], inputs["tokenizer"]
-    paths = documents.files(KEPT)
-    tokenizer = load(artifact)
-    fmt = TokenFormat(tokenizer.get_vocab_size(), eos_of(artifact, tokenizer), digest(artifact))
-    below = thresholds(documents, paths, engine, config)
-    share = round(config.heldout_share * 2**64)
     earlier = inputs.get("earlier")
-    before = EncodedDocuments(earlier.folder, tuple(sorted(read_origins(earlier)))) if earlier else None
-    job = _EncodeJob(documents.folder, artifact.folder, fmt, config.shard_tokens, config.columns, below, share, before)
-    specs = [PartSpec(_stem(path), (index, path)) for index, path in enumerate(paths)]
-    specs += _imports(config, len(paths))
-    origins: dict[str, Origin] = {}
+    origins = read_origins(earlier) if earlier else {}
+    carried = [record for record in earlier.parts if record.name in origins] if earlier else []
+    tokenizer = load(artifact)
+    job = _EncodeJob(
+        documents=documents.folder,
+        tokenizer=artifact.folder,
+        format=TokenFormat(tokenizer.get_vocab_size(), eos_of(artifact, tokenizer), digest(artifact)),
+        shard_tokens=config.shard_tokens,
+        columns=config.columns,
+        heldout_below=thresholds(documents, documents.files(KEPT), engine, config),
+        heldout_share=round(config.heldout_share * 2**64),
+        earlier=EncodedDocuments(earlier.folder, tuple(sorted(origins))) if earlier else None,
+    )
+    to_encode, to_import = _new_parts(config, documents, _first_number(carried))
     if config.accumulate:
-        specs, origins = _accumulated(earlier, documents, specs)
-    records = output.map_parts(engine, partial(_make_part, job), specs)
+        version = versions_in(origins) + 1
+        for spec in (*to_encode, *to_import):
+            origins[part_name(version, spec.name)] = Origin(documents=str(documents.address), part=spec.name)
+        to_encode, to_import = (
+            [replace(spec, name=part_name(version, spec.name)) for spec in specs] for specs in (to_encode, to_import)
+        )
+    records = output.map_parts(engine, partial(_encode_part, job), to_encode)
+    records += output.map_parts(engine, partial(_import_part, job), to_import)
+    if earlier:
+        to_carry = [PartSpec(record.name, record) for record in carried]
+        records += output.map_parts(engine, partial(_carry_part, earlier.folder), to_carry)
+    return _report(job, records, origins, output, engine)
+
+
+def _report(
+    job: _EncodeJob, records: Sequence[PartRecord], origins: Mapping[str, Origin], output: Output, engine: Engine
+) -> Report:
+    """Writes the indexes and tables of all parts, and returns the sums of their metrics."""
     totals: dict[str, float] = defaultdict(float)
     for record in records:
         for name, value in record.metrics.items():
             totals[name] += value
     if not totals.get("tokens"):
-        raise InputError(f"{documents.address} has no kept document to encode", "see its funnel for the reasons")
-    key_index.merge(output, engine, records)
-    table = _fertility(output, [record.name for record in records], origins)
+        raise InputError(f"{job.documents.address} has no kept document to encode", "see its funnel for the reasons")
+    by_name = sorted(records, key=lambda record: record.name)
+    key_index.merge(output, engine, by_name)
+    table = _fertility(output, [record.name for record in by_name], origins)
     for source in sorted(job.heldout_below):
         if not totals.get(f"tokens/{source}/{HELDOUT}"):
             log.warning('the source "%s" has no held-out document: its bits per byte cannot be measured', source)
@@ -144,42 +165,22 @@ def external(config: EncodeConfig) -> dict[str, list[str]]:
 HOOKS = Hooks(external=external)
 
 
-def _imports(config: EncodeConfig, first: int) -> list[PartSpec]:
-    """Returns one part per token file; their numbers and names come after those of the documents."""
-    files = token_import.find_files(config)
-    count = len(files)
-    return [PartSpec(f"tokens-{at:05d}-of-{count:05d}", (first + at, file)) for at, file in enumerate(files)]
+def _first_number(carried: Sequence[PartRecord]) -> int:
+    """Returns the number after those of the shards of some parts."""
+    shards = [file.path for record in carried for file in record.files if file.path.startswith(f"{SHARDS}/")]
+    return max((part_number(path.removesuffix(".arrow")) for path in shards), default=-1) + 1
 
 
-def _accumulated(
-    earlier: Artifact | None, documents: Artifact, new: Sequence[PartSpec]
-) -> tuple[list[PartSpec], dict[str, Origin]]:
-    """Returns the parts of the version before and the new ones, in name order, and the origin of each.
-
-    The new parts get names and shard numbers that no earlier part has.
-    """
-    origins = read_origins(earlier) if earlier else {}
-    carried = [record for record in earlier.parts if record.name in origins] if earlier else []
-    files = [file.path for record in carried for file in record.files if file.path.startswith(f"{SHARDS}/")]
-    numbers = [part_number(path.removesuffix(".arrow")) for path in files]
-    first, version = max(numbers, default=-1) + 1, versions_in(origins) + 1
-    specs = [PartSpec(record.name, _Carried(earlier.folder, record)) for record in carried if earlier]
-    for spec in new:
-        index, source = spec.payload
-        name = part_name(version, spec.name)
-        specs.append(PartSpec(name, (first + index, source)))
-        origins[name] = Origin(documents=str(documents.address), part=spec.name)
-    return sorted(specs, key=lambda spec: spec.name), origins
+def _new_parts(config: EncodeConfig, documents: Artifact, first: int) -> tuple[list[PartSpec], list[PartSpec]]:
+    """Returns the parts of documents and of token files, which have the numbers from `first` on in this order."""
+    paths, files = documents.files(KEPT), token_import.find_files(config)
+    names = [path.removeprefix(KEPT).removesuffix(".parquet") for path in paths]
+    encoded = [PartSpec(name, (first + at, path)) for at, (name, path) in enumerate(zip(names, paths, strict=True))]
+    name, first = f"tokens-{{:05d}}-of-{len(files):05d}", first + len(paths)
+    return encoded, [PartSpec(name.format(at), (first + at, file)) for at, file in enumerate(files)]
 
 
-class _Carried(NamedTuple):
-    """A part of the version before."""
-
-    folder: ArtifactFolder
-    record: PartRecord
-
-
-def _fertility(output: Output, parts: list[str], origins: dict[str, Origin]) -> dict[str, Any]:
+def _fertility(output: Output, parts: Sequence[str], origins: Mapping[str, Origin]) -> dict[str, Any]:
     """Sums the counts of all parts, and writes the table and, if there are any, the origins of the parts."""
     folder = ArtifactFolder(output.store, output.address, output.address.path)
     table = fertility_table(json.loads(folder.read(f"{FERTILITY_FOLDER}/{name}.json")) for name in parts)
@@ -225,23 +226,14 @@ def _lowest(documents: ArtifactFolder, count: int, path: str) -> dict[str, tuple
     return lowest
 
 
-def _stem(path: str) -> str:
-    return path.removeprefix(KEPT).removesuffix(".parquet")
+def _carry_part(earlier: ArtifactFolder, part: Part, record: PartRecord) -> None:
+    """Takes over a part of the version before."""
+    part.carry(earlier, record)
 
 
-def _make_part(job: _EncodeJob, part: Part, payload: "tuple[int, str | TokenSource] | _Carried") -> None:
-    if isinstance(payload, _Carried):
-        part.carry(payload.folder, payload.record)
-        return
-    index, source = payload
-    if isinstance(source, str):
-        _encode_part(job, part, index, source)
-    else:
-        _import_part(job, part, index, source)
-
-
-def _import_part(job: _EncodeJob, part: Part, index: int, token_source: TokenSource) -> None:
+def _import_part(job: _EncodeJob, part: Part, payload: tuple[int, TokenSource]) -> None:
     """Copies the documents of a token file; their labels are unknown."""
+    index, token_source = payload
     below = job.heldout_below.get(token_source.source, job.heldout_share)
     writer = ShardWriter(part, index, job.format, job.columns, job.shard_tokens)
     rows = token_import.documents(token_source, job.format, job.tokenizer.read(TOKENIZER).decode())
@@ -273,7 +265,9 @@ def _new(job: _EncodeJob, part: Part, ids: list[str], table: pa.Table) -> pa.Tab
     return table.filter(pa.array(~is_known))
 
 
-def _encode_part(job: _EncodeJob, part: Part, index: int, path: str) -> None:
+def _encode_part(job: _EncodeJob, part: Part, payload: tuple[int, str]) -> None:
+    """Encodes the documents of a part."""
+    index, path = payload
     table = _read(job, path)
     part.count_in(table.num_rows)
     table = _new(job, part, table.column("id").to_pylist(), table)
