@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from tasks.core.artifact import RECORD, Artifact, ArtifactId, InputRef, PartRecord
+from tasks.core.artifact import RECORD, Artifact, ArtifactFolder, ArtifactId, InputRef, PartRecord
 from tasks.core.config import Config
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError, SupersededError
@@ -137,6 +137,11 @@ class Output:
     def version(self) -> str:
         """The artifact's version."""
         return self.address.version
+
+    @property
+    def folder(self) -> ArtifactFolder:
+        """The files of the parts that are written already."""
+        return ArtifactFolder(self.store, self.address, self.address.path)
 
     @property
     def scratch(self) -> str:

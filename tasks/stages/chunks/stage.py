@@ -52,7 +52,7 @@ def run(config: ChunksConfig, inputs: Inputs, output: Output, engine: Engine) ->
     job = CutJob(config, documents.folder, extracted.folder, inputs["tokenizer"].folder, takedowns)
     with_layouts = {*extracted.names("layout/")}
     runs = Buckets("runs", len(names))
-    own = ArtifactFolder(output.store, output.address, output.address.path)
+    own = output.folder
     specs = [
         PartSpec(f"cut-{name}", (number, name, runs.path(number), name in with_layouts))
         for number, name in enumerate(names)

@@ -87,8 +87,7 @@ def _train(settings: ClassifierSettings, extracted: Artifact, output: Output, en
             CARD: page.encode(),
         }
         for name, data in files.items():
-            with part.file(f"{settings.name}/{name}") as file:
-                file.write(data)
+            part.write(f"{settings.name}/{name}", data)
         for name, value in headline(scores, len(examples.train), len(examples.heldout)).items():
             part.metric(f"{settings.name}_{name}", value)
 

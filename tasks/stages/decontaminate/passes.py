@@ -11,18 +11,16 @@ writes the verdicts, `contamination/` and `matches/` (`tasks.formats.documents.d
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.core import parquet
 from tasks.core.artifact import ArtifactFolder
 from tasks.core.stage import Part
-from tasks.core.store import Store
 from tasks.formats.documents.document import (
     CONTAMINATED,
     CONTAMINATION,
@@ -33,6 +31,7 @@ from tasks.formats.documents.document import (
 )
 from tasks.formats.documents.text import hash64, hash_words, normalise
 from tasks.formats.documents.text import ngrams as ngrams_of
+from tasks.stages.decontaminate import DecontaminateConfig
 from tasks.stages.decontaminate.index import ITEMS_FILE, NgramIndex
 
 HITS = pa.schema(
@@ -53,6 +52,8 @@ COUNTS = pa.schema(
     ]
 )
 
+COMMON_FILE = "common.parquet"
+
 COPY_SHARE = 0.5
 """Minimum share of an item's n-grams in a copy of the item; copies do not count for whether an n-gram is common."""
 
@@ -63,18 +64,29 @@ MOST_ITEMS = 1000
 """Maximum number of items listed per document, those with the largest shares: a page may contain a whole set."""
 
 
-def scan_part(index: NgramIndex, extracted: ArtifactFolder, common: int, copy: int, part: Part, name: str) -> None:
-    """Writes hits and counts of one part; runs on a worker.
+@dataclass(frozen=True)
+class Workspace:
+    """The settings, the documents and the stage's own artifact. Picklable; its size does not depend on the parts."""
 
-    Args:
-        index: the evaluation n-grams.
-        extracted: the documents.
-        common: maximum number of texts of an n-gram that is not common; one text more is written at most.
-        copy: minimum number of n-grams in a copy of an item.
-        part: the part to write.
-        name: name of the part of `extracted`.
-    """
-    texts = extracted.table(f"documents/{name}.parquet", columns=["text"]).column("text")
+    config: DecontaminateConfig
+    extracted: ArtifactFolder
+    own: ArtifactFolder
+
+    def index(self) -> NgramIndex:
+        """Reads the index."""
+        return NgramIndex.read(self.config.ngram, self.own)
+
+    def common(self, index: NgramIndex) -> NDArray[np.bool_]:
+        """Returns which n-grams are common, shape (n-grams,)."""
+        common = np.zeros(len(index.hashes), np.bool_)
+        common[self.own.table(COMMON_FILE).column("ngram").to_numpy()] = True
+        return common
+
+
+def scan_part(work: Workspace, part: Part, name: str) -> None:
+    """Writes hits and counts of one part of the documents, given by its name; runs on a worker."""
+    index, config = work.index(), work.config
+    texts = work.extracted.table(f"documents/{name}.parquet", columns=["text"]).column("text")
     hits, counts = [HITS.empty_table()], [COUNTS.empty_table()]
     for first, batch in _batches(texts):
         for row, hits_of_text, text in _hits(index, batch):
@@ -83,10 +95,10 @@ def scan_part(index: NgramIndex, extracted: ArtifactFolder, common: int, copy: i
                     0, HITS.field(0), pa.array(np.full(hits_of_text.num_rows, first + row, np.int32))
                 )
             )
-            counts.append(count_ngrams(index, np.unique(hits_of_text.column("ngram").to_numpy()), text, copy))
-    for folder, table in (("hits", pa.concat_tables(hits)), ("counts", smallest_texts(counts, common + 1))):
-        with part.file(f"{folder}/{name}.parquet", rows=table.num_rows) as file:
-            pq.write_table(table, file, compression="zstd", compression_level=3)
+            numbers = np.unique(hits_of_text.column("ngram").to_numpy())
+            counts.append(count_ngrams(index, numbers, text, config.ngram))
+    for folder, table in (("hits", pa.concat_tables(hits)), ("counts", smallest_texts(counts, config.common + 1))):
+        part.write_table(f"{folder}/{name}.parquet", table)
 
 
 def _batches(texts: pa.ChunkedArray) -> Iterator[tuple[int, list[str]]]:
@@ -162,7 +174,7 @@ def count_ngrams(index: NgramIndex, numbers: NDArray[np.int64], text: int, copy:
         index: the evaluation n-grams.
         numbers: distinct numbers of the n-grams in the text.
         text: hash of the normalized text.
-        copy: see `scan_part`.
+        copy: minimum number of n-grams in a copy of an item.
     """
     positions, items = index.items_of(numbers)
     distinct_items, inverse, counts_by_item = np.unique(items, return_inverse=True, return_counts=True)
@@ -200,24 +212,13 @@ class ItemMatch(NamedTuple):
     words: int
 
 
-def judge_part(
-    index: NgramIndex, common: NDArray[np.bool_], extracted: ArtifactFolder, store: Store, folder: str, part: Part,
-    name: str,
-) -> None:  # fmt: skip
-    """Writes one part; runs on a worker.
-
-    Args:
-        index: the evaluation n-grams.
-        common: whether each n-gram is common, shape (n_ngrams,).
-        extracted: the documents.
-        store: store of the stage's own artifact.
-        folder: folder of the stage's own artifact.
-        part: the part to write.
-        name: name of the part of `extracted`.
-    """
-    documents = extracted.table(f"documents/{name}.parquet", columns=["id", "url", "source"])
-    items = parquet.read(store.local(f"{folder}/{ITEMS_FILE}"), ["set", "id"])
-    hits = parquet.read(store.local(f"{folder}/hits/{name}.parquet"))
+def judge_part(work: Workspace, part: Part, name: str) -> None:
+    """Writes the verdicts on one part of the documents, given by its name; runs on a worker."""
+    index = work.index()
+    common = work.common(index)
+    documents = work.extracted.table(f"documents/{name}.parquet", columns=["id", "url", "source"])
+    items = work.own.table(ITEMS_FILE, columns=["set", "id"])
+    hits = work.own.table(f"hits/{name}.parquet")
     hits = hits.filter(pa.array(~common[hits.column("ngram").to_numpy()]))
     sizes = searched_ngrams(index, common)
     rows: list[int] = []

@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tasks.core import parquet
@@ -173,12 +172,6 @@ def _sum(tables: Sequence[pa.Table]) -> pa.Table:
     return grouped.aggregate([(name, "sum") for name in DOMAINS.names[1:]]).rename_columns(DOMAINS.names).cast(DOMAINS)
 
 
-def write_table(part: Part, path: str, table: pa.Table) -> None:
-    """Writes a table as a file of the part."""
-    with part.file(path, rows=table.num_rows) as file:
-        pq.write_table(table, file, compression="zstd", compression_level=3)
-
-
 def audit_part(
     work: Workspace, pairs: Buckets, verified: Buckets | None, part: Part, counts: Mapping[str, int]
 ) -> None:
@@ -197,7 +190,7 @@ def audit_part(
 
     names = work.names()
     domains = add_domains(tables(f"{DOMAINS_FOLDER}/{name}.parquet" for name in names))
-    write_table(part, DOMAINS_FILE, domains)
+    part.write_table(DOMAINS_FILE, domains)
     below, above = (
         _side(work, verified.sibling(name) if verified else None, counts[f"pairs_just_{name}"])
         for name in (BELOW, ABOVE)
@@ -213,8 +206,7 @@ def audit_part(
         domains=_losses(domains),
         domain_count=domains.num_rows,
     )
-    with part.file(AUDIT_FILE) as file:
-        file.write(audit.model_dump_json(indent=1).encode())
+    part.write(AUDIT_FILE, audit.model_dump_json(indent=1).encode())
 
 
 def _losses(domains: pa.Table) -> tuple[Loss, ...]:

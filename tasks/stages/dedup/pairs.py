@@ -209,8 +209,7 @@ def shingle_part(work: Workspace, wanted: Buckets, part: Part, item: tuple[int, 
             file.write(shingles.tobytes())
             end += len(shingles)
             sets["end"][index] = end
-    with part.file(f"{_SETS}/{name}.rows.bin", rows=len(sets)) as file:
-        file.write(sets.tobytes())
+    part.write(f"{_SETS}/{name}.rows.bin", sets.tobytes(), rows=len(sets))
 
 
 def _sets(work: Workspace, number: int, name: str, rows: NDArray[np.int64]) -> Iterator[NDArray[np.uint64]]:

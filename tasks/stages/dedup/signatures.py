@@ -77,8 +77,7 @@ def sign_part(work: Workspace, part: Part, item: tuple[int, str]) -> None:
     # Documents that return are preferred to new ones.
     cycle = work.index.cycle - is_returned(name)
     preferences = preference.preferences(score, documents.column("fetched_at"), documents.column("id"), cycle)
-    with part.file(f"{preference.FOLDER}/{name}.bin", rows=len(preferences)) as file:
-        file.write(preferences.tobytes())
+    part.write(f"{preference.FOLDER}/{name}.bin", preferences.tobytes(), rows=len(preferences))
     signatures = sign(documents.column("text"), work.config)
     texts, bands = records(signatures, number)
     sorted_runs.write(part, f"{TEXTS}/{name}.bin", [sorted_runs.by_key(texts)])

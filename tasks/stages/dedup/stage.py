@@ -41,7 +41,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from tasks.core.artifact import Artifact, ArtifactFolder, PartRecord
+from tasks.core.artifact import Artifact, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.groups import KIND
@@ -85,7 +85,7 @@ def run(config: DedupConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     extracted, scores, index = inputs["extracted"], inputs["prose_score"], index_of(inputs)
     _check_index_settings(config, index)
     names = _common_parts(extracted, scores)
-    own = ArtifactFolder(output.store, output.address, output.address.path)
+    own = output.folder
     passes = _Passes(
         Workspace(config, extracted.folder, scores.folder, own, index, tombstones_of(inputs)), names, output, engine
     )

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tasks.core.part import Part
@@ -74,13 +73,11 @@ def write_part(
         names: names of the documents (schema NAMES), in the order of `rows`.
         copies: the copies (schema COPIES).
     """
-    with part.file(f"{ROWS}/{part.name}.bin", rows=len(rows)) as file:
-        file.write(rows.tobytes())
+    part.write(f"{ROWS}/{part.name}.bin", rows.tobytes(), rows=len(rows))
     for folder, records in {**runs, IDS: entries_of(rows, copies)}.items():
         sorted_runs.write(part, f"{folder}/{part.name}.bin", [sorted_runs.by_key(records)])
     for folder, table, schema in (("names", names, NAMES), ("copies", copies, COPIES)):
-        with part.file(f"{folder}/{part.name}.parquet", rows=table.num_rows) as file:
-            pq.write_table(table.cast(schema), file, compression="zstd", compression_level=3)
+        part.write_table(f"{folder}/{part.name}.parquet", table.cast(schema))
     part.count_out(len(rows))
     part.metric(COPIES_METRIC, copies.num_rows)
 

@@ -44,7 +44,7 @@ def returned_parts(
     results = sorted(engine.map(partial(returned_copies, index, taken_down, takedowns), numbers))
     returned = {number: copies for number, copies in results if copies.num_rows}
     if returned:
-        own = ArtifactFolder(output.store, output.address, output.address.path)
+        own = output.folder
         candidates = pa.concat_arrays([copies.column("id").combine_chunks() for copies in returned.values()])
         ids = [part_ids for _, part_ids in engine.map(partial(_already_written, own, candidates), names)]
         written = pa.concat_arrays([id_array([]), *ids])

@@ -21,12 +21,10 @@ Documents are neither dropped nor changed here; consolidate does that.
 Memory of this process: 100 rows per range of hashes, one range at a time.
 """
 
-import io
 from collections.abc import Iterable
 from functools import partial
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tasks.core.artifact import ArtifactFolder, PartRecord
 from tasks.core.engine import Engine
@@ -62,7 +60,7 @@ def run(config: ParagraphsConfig, inputs: Inputs, output: Output, engine: Engine
     """Finds repeated paragraphs in all documents; raises InputError if there is no document."""
     extracted = inputs["extracted"]
     names = parts_of(extracted)
-    own = ArtifactFolder(output.store, output.address, output.address.path)
+    own = output.folder
     runs = Buckets("runs", len(names))
     specs = [PartSpec(f"scan-{name}", (name, path)) for name, path in zip(names, runs.paths(), strict=True)]
     scanning = partial(scan_part, config.min_words, extracted.folder)
@@ -90,8 +88,8 @@ def _write_top(ranges: Buckets, own: ArtifactFolder, output: Output) -> None:
     top = COUNTS.empty_table()
     for path in ranges.paths("parquet"):
         top = most_repeated([top, own.table(path)])
-    with output.part("top", conserved=False) as part, part.file(TOP_FILE, rows=top.num_rows) as file:
-        pq.write_table(top, file, compression="zstd", compression_level=3)
+    with output.part("top", conserved=False) as part:
+        part.write_table(TOP_FILE, top)
 
 
 def _sum(records: Iterable[PartRecord], name: str) -> float:
@@ -132,20 +130,11 @@ def collect(own: ArtifactFolder, names: Iterable[str]) -> pa.Table:
 
 def write_report(part: Part, config: ParagraphsConfig, boilerplate: pa.Table, metrics: dict[str, float]) -> None:
     """Writes the table and the page."""
-    with part.file(TABLE, rows=boilerplate.num_rows) as file:
-        file.write(as_parquet(boilerplate))
-    with part.file(PAGE) as file:
-        file.write(page(config, boilerplate, metrics))
+    part.write_table(TABLE, boilerplate)
+    part.write(PAGE, page(config, boilerplate, metrics))
 
 
 def page(config: ParagraphsConfig, boilerplate: pa.Table, metrics: dict[str, float]) -> bytes:
     """Returns the page as HTML in UTF-8, without scripts and external resources."""
     context = {"config": config, "rows": boilerplate.to_pylist(), "metrics": metrics}
     return template(__package__, "report.html").render(context).encode("utf-8", "replace")
-
-
-def as_parquet(table: pa.Table) -> bytes:
-    """Returns a table as a Parquet file."""
-    file = io.BytesIO()
-    pq.write_table(table, file, compression="zstd", compression_level=3)
-    return file.getvalue()

@@ -138,8 +138,7 @@ def _train(
             uses.append(ReferenceUse(reference, sum(len(sample.training[index]) for index in indices), sum(sizes)))
     with output.part(language, conserved=False) as part:
         _write(part, language, model, estimated, cuts, heldout)
-        with part.file(f"{language}/{CARD}") as file:
-            file.write(card(language, config, uses, estimated, heldout, cuts).encode())
+        part.write(f"{language}/{CARD}", card(language, config, uses, estimated, heldout, cuts).encode())
         for name, value in _figures(estimated, heldout, cuts).items():
             part.metric(f"{language}/{name}", value)
 
@@ -162,8 +161,7 @@ def _write(
     part: Part, language: str, model: NgramModel, estimated: EstimatedModel, cuts: Cuts, heldout: Scores
 ) -> None:
     def write(name: str, data: bytes) -> None:
-        with part.file(f"{language}/{name}") as file:
-            file.write(data)
+        part.write(f"{language}/{name}", data)
 
     model.save(write)
     about: dict[str, Any] = {"cuts": [cuts.head, cuts.middle], "cuts_of": cuts.of, **_figures(estimated, heldout, cuts)}

@@ -18,14 +18,12 @@ pieces that end at changes of the first `min_tokens` tokens, so that no run is i
 Memory of a worker: about 400 bytes per suffix of a piece (`_PIECE`), and 60 bytes per occurrence of a larger run.
 """
 
-import io
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
@@ -75,7 +73,7 @@ def run(config: RepeatsConfig, inputs: Inputs, output: Output, engine: Engine) -
     specs = [PartSpec(ranges.name(bound[0]), bound) for bound in bounds]
     finding = partial(find_range, config.min_tokens, spans.folder, groups, shards, ranges)
     range_records = output.map_parts(engine, finding, specs, conserved=False)
-    own = ArtifactFolder(output.store, output.address, output.address.path)
+    own = output.folder
     shard_specs = [PartSpec(shard, ShardJob(shard, begin)) for shard, begin in suffixes.text.begins().items()]
     shard_records = output.map_parts(engine, partial(mark_shard, config.min_tokens, shards, own, ranges), shard_specs)
     metrics = _metrics(range_records, shard_records)
@@ -205,17 +203,9 @@ def write_report(
     for path, by in LISTS.items():
         rows = [details.row(repeat) for repeat in outstanding(candidates, by, LIST_LENGTH)]
         tables[path] = pa.Table.from_pylist(rows, schema=REPEAT)
-        with part.file(path, rows=len(rows)) as file:
-            file.write(_as_parquet(tables[path]))
-    with part.file(PAGE) as file:
-        lists = {path: table.to_pylist() for path, table in tables.items()}
-        page = template(__package__, "report.html").render(
-            config=config, longest=lists[LONGEST], frequent=lists[FREQUENT], metrics=metrics, looked_up=_MAX_LOOKUPS
-        )
-        file.write(page.encode("utf-8", "replace"))
-
-
-def _as_parquet(table: pa.Table) -> bytes:
-    file = io.BytesIO()
-    pq.write_table(table, file, compression="zstd", compression_level=3)
-    return file.getvalue()
+        part.write_table(path, tables[path])
+    lists = {path: table.to_pylist() for path, table in tables.items()}
+    page = template(__package__, "report.html").render(
+        config=config, longest=lists[LONGEST], frequent=lists[FREQUENT], metrics=metrics, looked_up=_MAX_LOOKUPS
+    )
+    part.write(PAGE, page.encode("utf-8", "replace"))

@@ -95,13 +95,10 @@ def run(config: TokenizerConfig, inputs: Inputs, output: Output, engine: Engine)
     fertility = _fertility(tokenizer, sample)
     with output.part(TOKENIZER, conserved=False) as part:
         for name, table in ((TOKENIZER_CONFIG, settings), (FERTILITY, fertility)):
-            with part.file(name) as file:
-                file.write(json.dumps(table, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n")
-        with part.file(TOKENIZER) as file:
-            file.write(content.encode())
+            part.write(name, json.dumps(table, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n")
+        part.write(TOKENIZER, content.encode())
         if chat_template:
-            with part.file(CHAT_TEMPLATE) as file:
-                file.write(chat_template.encode())
+            part.write(CHAT_TEMPLATE, chat_template.encode())
         part.metric("vocab_size", size)
         part.metric("sample_documents", len(sample))
         part.metric("bytes_per_token", fertility["all"]["bytes_per_token"])

@@ -182,12 +182,11 @@ def _new_parts(config: EncodeConfig, documents: Artifact, first: int) -> tuple[l
 
 def _fertility(output: Output, parts: Sequence[str], origins: Mapping[str, Origin]) -> dict[str, Any]:
     """Sums the counts of all parts, and writes the table and, if there are any, the origins of the parts."""
-    folder = ArtifactFolder(output.store, output.address, output.address.path)
+    folder = output.folder
     table = fertility_table(json.loads(folder.read(f"{FERTILITY_FOLDER}/{name}.json")) for name in parts)
     if _SUMMARY not in output.committed:
         with output.part(_SUMMARY, conserved=False) as part:
-            with part.file(FERTILITY) as file:
-                file.write(json.dumps(table, indent=2, sort_keys=True).encode() + b"\n")
+            part.write(FERTILITY, json.dumps(table, indent=2, sort_keys=True).encode() + b"\n")
             if origins:
                 write_origins(part, origins)
     return table
@@ -251,8 +250,7 @@ def _import_part(job: _EncodeJob, part: Part, payload: tuple[int, TokenSource]) 
         writer.add(table.filter(is_heldout), token_source.source, HELDOUT)
         writer.add(table.filter(pc.invert(is_heldout)), token_source.source, TRAIN)
     writer.close()
-    with part.file(f"{FERTILITY_FOLDER}/{part.name}.json") as file:
-        file.write(json.dumps(FertilityCounts().sums, sort_keys=True).encode())
+    part.write(f"{FERTILITY_FOLDER}/{part.name}.json", json.dumps(FertilityCounts().sums, sort_keys=True).encode())
 
 
 def _new(job: _EncodeJob, part: Part, ids: list[str], table: pa.Table) -> pa.Table:
@@ -286,8 +284,7 @@ def _encode_part(job: _EncodeJob, part: Part, payload: tuple[int, str]) -> None:
             counts.add(label(language, "language"), source, text, len(tokens[row]), len(text.encode()))
         first += piece.num_rows
     writer.close()
-    with part.file(f"{FERTILITY_FOLDER}/{part.name}.json") as file:
-        file.write(json.dumps(counts.sums, sort_keys=True).encode())
+    part.write(f"{FERTILITY_FOLDER}/{part.name}.json", json.dumps(counts.sums, sort_keys=True).encode())
 
 
 def _read(job: _EncodeJob, path: str) -> pa.Table:
