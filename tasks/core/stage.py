@@ -288,6 +288,27 @@ def group_by_run(specs: Sequence[PartSpec]) -> list[list[PartSpec]]:
     return list(runs.values())
 
 
+def group_by_size(sizes: Iterable[int], limit: int) -> Iterator[tuple[int, int]]:
+    """Yields first and end of groups of consecutive items of at most `limit` together; a larger item is one of its own.
+
+    >>> list(group_by_size([3, 3, 9, 1], 6))
+    [(0, 2), (2, 3), (3, 4)]
+    """
+    first = end = total = 0
+    for size in sizes:
+        if total and total + size > limit:
+            yield first, end
+            first, total = end, 0
+        end, total = end + 1, total + size
+    if end > first:
+        yield first, end
+
+
+def total(records: Iterable[PartRecord], metric: str) -> float:
+    """Returns the sum of a metric over parts; a part without it counts as 0."""
+    return sum(record.metrics.get(metric, 0.0) for record in records)
+
+
 class Listener:
     """Receiver of the live metrics and files of a running stage. This base class ignores them."""
 

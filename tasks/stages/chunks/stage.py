@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from tasks.core.artifact import ArtifactFolder, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
-from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
+from tasks.core.stage import Inputs, Output, Part, PartSpec, Report, total
 from tasks.formats.dedup import document_ids, sorted_runs
 from tasks.formats.dedup.document_ids import HALVES, range_of, row_of
 from tasks.formats.dedup.sorted_runs import Buckets, bucket_count
@@ -58,9 +58,9 @@ def run(config: ChunksConfig, inputs: Inputs, output: Output, engine: Engine) ->
         for number, name in enumerate(names)
     ]
     cut = output.map_parts(engine, partial(cut_part, job), specs, conserved=False)
-    if not _sum(cut, "documents"):
+    if not total(cut, "documents"):
         raise InputError(f"{documents.address} has no kept document", "look at its funnel for the reasons")
-    copies = Buckets("copies", bucket_count(int(_sum(cut, "cut")), config.bucket_chunks))
+    copies = Buckets("copies", bucket_count(int(total(cut, "cut")), config.bucket_chunks))
     specs = [PartSpec(copies.name(number), number) for number in range(copies.count)]
     compared = output.map_parts(engine, partial(compare_part, own, runs, copies), specs, conserved=False)
     specs = [PartSpec(name, (number, name)) for number, name in enumerate(names)]
@@ -70,19 +70,15 @@ def run(config: ChunksConfig, inputs: Inputs, output: Output, engine: Engine) ->
     return Report(metrics=metrics, note=_note(metrics))
 
 
-def _sum(records: Iterable[PartRecord], name: str) -> float:
-    return sum(record.metrics.get(name, 0.0) for record in records)
-
-
 def _metrics(cut: Iterable[PartRecord], kept: Iterable[PartRecord]) -> dict[str, float]:
     kept = list(kept)
     reasons = sorted({reason for record in kept for reason in record.rejected})
     return {
-        "documents": _sum(cut, "documents"),
-        "cut": _sum(cut, "cut"),
+        "documents": total(cut, "documents"),
+        "cut": total(cut, "cut"),
         "chunks": float(sum(record.rows_out for record in kept)),
-        "tokens": _sum(kept, "tokens"),
-        **{tier: _sum(kept, tier) for tier in ("gold", "silver")},
+        "tokens": total(kept, "tokens"),
+        **{tier: total(kept, tier) for tier in ("gold", "silver")},
         **{f"rejected/{name}": float(sum(record.rejected.get(name, 0) for record in kept)) for name in reasons},
     }
 

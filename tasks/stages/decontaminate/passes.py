@@ -17,10 +17,11 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tasks.core.artifact import ArtifactFolder
-from tasks.core.stage import Part
+from tasks.core.stage import Part, group_by_size
 from tasks.formats.documents.document import (
     CONTAMINATED,
     CONTAMINATION,
@@ -58,6 +59,8 @@ COPY_SHARE = 0.5
 """Minimum share of an item's n-grams in a copy of the item; copies do not count for whether an n-gram is common."""
 
 _CHARACTERS = 2_000_000
+"""Approximate number of characters of the texts that are searched together."""
+
 _CHUNK = re.compile(r"\S+")
 
 MOST_ITEMS = 1000
@@ -88,8 +91,8 @@ def scan_part(work: Workspace, part: Part, name: str) -> None:
     index, config = work.index(), work.config
     texts = work.extracted.table(f"documents/{name}.parquet", columns=["text"]).column("text")
     hits, counts = [HITS.empty_table()], [COUNTS.empty_table()]
-    for first, batch in _batches(texts):
-        for row, hits_of_text, text in _hits(index, batch):
+    for first, end in group_by_size(pc.utf8_length(texts).to_pylist(), _CHARACTERS):
+        for row, hits_of_text, text in _hits(index, texts.slice(first, end - first).to_pylist()):
             hits.append(
                 hits_of_text.set_column(
                     0, HITS.field(0), pa.array(np.full(hits_of_text.num_rows, first + row, np.int32))
@@ -99,20 +102,6 @@ def scan_part(work: Workspace, part: Part, name: str) -> None:
             counts.append(count_ngrams(index, numbers, text, config.ngram))
     for folder, table in (("hits", pa.concat_tables(hits)), ("counts", smallest_texts(counts, config.common + 1))):
         part.write_table(f"{folder}/{name}.parquet", table)
-
-
-def _batches(texts: pa.ChunkedArray) -> Iterator[tuple[int, list[str]]]:
-    """Yields batches of about `_CHARACTERS` characters, with the row of the first text; a longer text is a batch."""
-    batch: list[str] = []
-    first = size = 0
-    for row, text in enumerate(value.as_py() for value in texts):
-        if batch and size + len(text) > _CHARACTERS:
-            yield first, batch
-            batch, first, size = [], row, 0
-        batch.append(text)
-        size += len(text)
-    if batch:
-        yield first, batch
 
 
 def _hits(index: NgramIndex, texts: Sequence[str]) -> Iterator[tuple[int, pa.Table, int]]:

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from tasks.core import parquet
 from tasks.core.part import Part
 from tasks.formats.dedup import sorted_runs
-from tasks.formats.dedup.document_ids import part_of, row_of, unpack
+from tasks.formats.dedup.document_ids import by_part, row_of, unpack
 from tasks.formats.dedup.duplicates import AUDIT_FILE, DuplicateAudit, DuplicateCluster, Loss, Pair, Side, SizeBin
 from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.formats.web.domain import domain_of
@@ -269,9 +269,9 @@ def _side(work: Workspace, runs: Buckets | None, pairs: int) -> Side:
 
 def _texts_and_clusters(work: Workspace, row_ids: NDArray[np.uint64]) -> Iterator[tuple[str, str | None]]:
     """Yields for sorted row ids of texts the id of the most preferred document with the text, and its cluster."""
-    names, parts = work.part_names(), part_of(row_ids)
-    for part in np.unique(parts).tolist():
-        rows = pa.array(row_of(row_ids[parts == part]))
+    names = work.part_names()
+    for part, in_part in by_part(row_ids):
+        rows = pa.array(row_of(row_ids[in_part]))
         if part < work.index.count:  # a text of an earlier version has no cluster here
             yield from ((id_, None) for id_ in unpack(work.index.rows(part)["id"][rows.to_numpy()]).to_pylist())
             continue

@@ -29,7 +29,7 @@ import pyarrow as pa
 from tasks.core.artifact import ArtifactFolder, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.pages import template
-from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
+from tasks.core.stage import Inputs, Output, Part, PartSpec, Report, total
 from tasks.formats.dedup.sorted_runs import Buckets, bucket_count
 from tasks.formats.documents.document import parts_of
 from tasks.stages.paragraphs import ParagraphsConfig
@@ -65,7 +65,7 @@ def run(config: ParagraphsConfig, inputs: Inputs, output: Output, engine: Engine
     specs = [PartSpec(f"scan-{name}", (name, path)) for name, path in zip(names, runs.paths(), strict=True)]
     scanning = partial(scan_part, config.min_words, extracted.folder)
     scanned = output.map_parts(engine, scanning, specs, conserved=False)
-    ranges = Buckets(FOLDER, bucket_count(int(_sum(scanned, "counted")), config.bucket_paragraphs))
+    ranges = Buckets(FOLDER, bucket_count(int(total(scanned, "counted")), config.bucket_paragraphs))
     specs = [PartSpec(ranges.name(number), number) for number in range(ranges.count)]
     counted = output.map_parts(engine, partial(count_part, config, own, runs, ranges), specs, conserved=False)
     _write_top(ranges.sibling(TOP), own, output)
@@ -92,22 +92,18 @@ def _write_top(ranges: Buckets, own: ArtifactFolder, output: Output) -> None:
         part.write_table(TOP_FILE, top)
 
 
-def _sum(records: Iterable[PartRecord], name: str) -> float:
-    return sum(record.metrics.get(name, 0.0) for record in records)
-
-
 def _metrics(
     scanned: Iterable[PartRecord], counted: Iterable[PartRecord], marked: Iterable[PartRecord]
 ) -> dict[str, float]:
     marked, counted = list(marked), list(counted)
-    characters = _sum(marked, "characters")
+    characters = total(marked, "characters")
     return {
         "documents": float(sum(record.rows_in for record in marked)),
-        "documents_with_repeats": _sum(marked, "documents_with_repeats"),
-        "paragraphs": _sum(scanned, "paragraphs"),
-        "distinct": _sum(counted, "distinct"),
-        "repeated": _sum(counted, "repeated"),
-        "repeated_share": _sum(marked, "repeated_characters") / characters if characters else 0.0,
+        "documents_with_repeats": total(marked, "documents_with_repeats"),
+        "paragraphs": total(scanned, "paragraphs"),
+        "distinct": total(counted, "distinct"),
+        "repeated": total(counted, "repeated"),
+        "repeated_share": total(marked, "repeated_characters") / characters if characters else 0.0,
     }
 
 

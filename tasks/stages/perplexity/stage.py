@@ -119,7 +119,7 @@ def _train(
     files = files_with_texts(
         [reference for reference in config.references if reference.language == language], extracted
     )
-    listings = map_in_order(engine, listing, files)
+    listings = map_in_order(engine, listing, list(enumerate(files)))
     sample = draw(listings, config)
     tasks = list(zip(files, sample.training, sample.heldout, strict=True))
     samples = map_in_order(engine, read_sample, tasks)
@@ -134,7 +134,7 @@ def _train(
     for reference in config.references:
         indices = [index for index, unit in enumerate(files) if unit.reference == reference]
         if indices:
-            sizes = [int(listings[index].sizes[sample.training[index]].sum()) for index in indices]
+            sizes = [int(listings[index]["size"][sample.training[index]].sum()) for index in indices]
             uses.append(ReferenceUse(reference, sum(len(sample.training[index]) for index in indices), sum(sizes)))
     with output.part(language, conserved=False) as part:
         _write(part, language, model, estimated, cuts, heldout)

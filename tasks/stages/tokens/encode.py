@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tasks.core import parquet
+from tasks.core import parquet, ranges
 from tasks.core.artifact import Artifact, ArtifactFolder, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
@@ -35,6 +35,7 @@ from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.documents import key_index
 from tasks.formats.documents.document import heldout_draws
 from tasks.formats.hooks import Hooks
+from tasks.formats.tokens.index import IndexedShard, write_index
 from tasks.formats.tokens.labels import label
 from tasks.formats.tokens.origins import (
     EncodedDocuments,
@@ -45,7 +46,18 @@ from tasks.formats.tokens.origins import (
     write_origins,
 )
 from tasks.formats.tokens.shard import FOLDER as SHARDS
-from tasks.formats.tokens.shard import HELDOUT, TRAIN, TokenFormat, column_of, label_values, part_number
+from tasks.formats.tokens.shard import (
+    HELDOUT,
+    TRAIN,
+    ShardBuffer,
+    TokenFormat,
+    column_of,
+    label_values,
+    list_array,
+    part_number,
+    shard_name,
+    write_shard,
+)
 from tasks.stages.tokens import EncodeConfig, token_import
 from tasks.stages.tokens.bpe import (
     FERTILITY,
@@ -61,7 +73,6 @@ from tasks.stages.tokens.bpe import (
     load,
 )
 from tasks.stages.tokens.encoder import open_encoder
-from tasks.stages.tokens.shard_writer import ShardWriter, documents_table
 from tasks.stages.tokens.token_import import TokenSource
 
 log = logging.getLogger("sluice.tokens")
@@ -315,7 +326,7 @@ def _pieces(table: pa.Table) -> Iterator[pa.RecordBatch]:
 def _grouped(
     job: _EncodeJob, piece: pa.RecordBatch, tokens: pa.LargeListArray
 ) -> Iterator[tuple[tuple[str, str], pa.Table]]:
-    """Yields ((source, split), documents) for the documents of a piece, in order, as tables of `shard_writer`."""
+    """Yields ((source, split), documents) for the documents of a piece, in order, as tables of `ShardWriter`."""
     rows: dict[tuple[str, str], list[int]] = defaultdict(list)
     ids, sources = piece.column("id").to_pylist(), piece.column("source").to_pylist()
     for row, (draw, source) in enumerate(zip(heldout_draws(ids), sources, strict=True)):
@@ -366,3 +377,90 @@ class _Sample:
         count = int(np.searchsorted(np.cumsum(sizes[ranked]), limit))
         verified = {*ranked[:_VERIFIED_MIN].tolist(), *np.flatnonzero(hashes % _VERIFIED_EVERY == 0).tolist()}
         return cls(sorted(verified), np.sort(ranked[: count + 1]))
+
+
+def documents_table(
+    uids: Sequence[bytes],
+    urls: Sequence[str],
+    tokens: Sequence[NDArray[Any]],
+    n_bytes: Sequence[int],
+    labels: Mapping[str, Sequence[str]] | None = None,
+) -> pa.Table:
+    """Returns a table of documents that are not in Arrow arrays."""
+    columns = {
+        "doc_uid": pa.array(uids, pa.binary(16)),
+        "url": pa.array(urls, pa.string()),
+        "tokens": list_array(tokens),
+        "n_bytes": pa.array(n_bytes, pa.uint32()),
+    }
+    return pa.table(columns | {f"@{name}": pa.array(values, pa.string()) for name, values in (labels or {}).items()})
+
+
+class ShardWriter:
+    """Buffers the documents of one part by source and split, and writes a shard when a buffer is full.
+
+    Documents come as Arrow tables, a row per document in the order of the part:
+
+        doc_uid   fixed_size_binary(16)
+        url       string
+        tokens    large_list<uint16 | uint32>   with end-of-text, in the dtype of the shards
+        n_bytes   uint32                        UTF-8 bytes of the text
+        @<name>   string                        the label in each label column
+
+    Args:
+        part: the part to write.
+        index: number of the part, used in the names of its shards.
+        fmt: format of the shards.
+        columns: names of the labels.
+        shard_tokens: number of tokens after which a shard is closed.
+    """
+
+    def __init__(self, part: Part, index: int, fmt: TokenFormat, columns: Sequence[str], shard_tokens: int) -> None:
+        self._part = part
+        self._index = index
+        self._format = fmt
+        self._columns = columns
+        self._shard_tokens = shard_tokens
+        self._buffers: dict[tuple[str, str], list[pa.Table]] = defaultdict(list)
+        self._sizes: dict[tuple[str, str], int] = defaultdict(int)
+        self._pieces: dict[tuple[str, str], int] = defaultdict(int)
+        self._written: list[IndexedShard] = []
+        self._bytes = 0
+
+    def add(self, documents: pa.Table, source: str, split: str) -> None:
+        """Adds documents of one source and split."""
+        key = (source, split)
+        self._bytes += pc.sum(documents.column("n_bytes")).as_py() or 0
+        lengths = pc.list_value_length(documents.column("tokens")).to_numpy()
+        while documents.num_rows:
+            # The document that fills the shard is its last one.
+            ends = self._sizes[key] + np.cumsum(lengths)
+            count = min(int(np.searchsorted(ends, self._shard_tokens)) + 1, len(lengths))
+            self._buffers[key].append(documents.slice(0, count))
+            self._sizes[key] = int(ends[count - 1])
+            if self._sizes[key] >= self._shard_tokens:
+                self._flush(key)
+            documents, lengths = documents.slice(count), lengths[count:]
+
+    def close(self) -> None:
+        """Writes the remaining buffers and the index."""
+        for key in sorted(self._buffers):
+            self._flush(key)
+        self._part.metric("bytes", self._bytes)
+        write_index(self._part, self._written)
+
+    def _flush(self, key: tuple[str, str]) -> None:
+        table = pa.concat_tables(self._buffers.pop(key)).combine_chunks()
+        documents = {name: table.column(name).chunk(0) for name in table.column_names}
+        name = shard_name(*key, self._index, self._pieces[key])
+        labels = {column: documents[f"@{column}"] for column in self._columns}
+        buffer = ShardBuffer(*key, documents["doc_uid"], documents["tokens"], documents["n_bytes"], labels)
+        with ranges.checksummed_file(self._part, f"{SHARDS}/{name}.arrow", rows=table.num_rows) as file:
+            offsets = write_shard(file, buffer, self._format)
+        lengths = pc.list_value_length(buffer.tokens).to_numpy()
+        self._written.append(IndexedShard(name, buffer.uids, documents["url"], offsets, lengths))
+        self._part.count_out(table.num_rows)
+        self._part.metric("tokens", self._sizes[key])
+        self._part.metric(f"tokens/{'/'.join(key)}", self._sizes[key])
+        self._pieces[key] += 1
+        self._sizes[key] = 0
