@@ -255,7 +255,7 @@ def _side(work: Workspace, runs: Buckets | None, pairs: int) -> Side:
     """
     sampled = np.empty(0, SAMPLED)
     for path in runs.paths() if runs else ():
-        sampled = smallest(np.concatenate([sampled, sorted_runs.read_range(work.own, [path], SAMPLED, 0, 1 << 64)]))
+        sampled = smallest(np.concatenate([sampled, sorted_runs.read(work.own, [path], SAMPLED)]))
     row_ids = np.unique(np.concatenate([sampled["left"], sampled["right"]]))
     documents = dict(zip(row_ids.tolist(), _texts_and_clusters(work, row_ids), strict=True))
     examples = []

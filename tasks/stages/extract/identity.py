@@ -12,9 +12,11 @@ a file is read again only for the error message.
 import io
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
 from typing import BinaryIO
 
 import numpy as np
@@ -44,6 +46,9 @@ IDENTITY = np.dtype([("id", "S32"), ("page", np.uint64), ("rendered", np.bool_)]
 """Identity of one row. `id`: hash of URL and digest, "" for a row that cannot have copies. `page`: hash of source and
 URL, 0 if the row is not a capture. `rendered`: whether it is a page as rendered by a browser."""
 
+EXCLUDED = ("", "duplicate_capture", "rendered")
+"""Reasons why a row gives no document because of other rows; "" for none."""
+
 Identity = tuple[bytes, int, bool]
 NO_IDENTITY: Identity = (b"", 0, False)
 
@@ -60,34 +65,18 @@ _PAGE_STATUSES = frozenset(map(str, PAGE_STATUSES))
 
 
 @dataclass(frozen=True)
-class ExcludedRows:
-    """Numbers of the rows of one part that give no document because of other rows, by reason."""
-
-    copies: frozenset[int] = frozenset()
-    rendered: frozenset[int] = frozenset()
-
-    def reason(self, number: int) -> str:
-        """Returns "rendered", "duplicate_capture", or "" for a row that is not excluded."""
-        if number in self.rendered:
-            return "rendered"
-        return "duplicate_capture" if number in self.copies else ""
-
-
-@dataclass(frozen=True)
 class PartInput:
     """Input of one part.
 
     Attributes:
         config: settings of the stage.
         units: input units of the part.
-        excluded: rows that give no document because of other rows.
-        quick: whether identities use quick digests; not if they are compared with those of an index, which are SHA-1.
+        excluded: numbers of the rows that give no document because of other rows, with the reasons.
     """
 
     config: ExtractConfig
     units: tuple[InputUnit, ...]
-    excluded: ExcludedRows = field(default_factory=ExcludedRows)
-    quick: bool = True
+    excluded: Mapping[int, str] = field(default_factory=dict)
 
 
 def exclude_rows(specs: Sequence[PartSpec], units: Sequence[InputUnit], engine: Engine) -> list[PartSpec]:
@@ -96,10 +85,11 @@ def exclude_rows(specs: Sequence[PartSpec], units: Sequence[InputUnit], engine: 
     Raises:
         InputError: a file of rows does not match its settings; see `check_row_counts`.
     """
-    runs = group_by_run(specs)
-    tally: RowCounts = Counter()
+    runs, tally = group_by_run(specs), RowCounts()
+    # Quick digests are not comparable with those of an index, which are SHA-1.
+    quick = not any(unit.crawl and unit.crawl.index for unit in units)
     by_part: dict[str, NDArray[np.void]] = {}
-    for number, (arrays, counts) in engine.map(run_identities, runs):
+    for number, (arrays, counts) in engine.map(partial(run_identities, quick), runs):
         tally.update(counts)
         by_part |= {spec.name: rows for spec, rows in zip(runs[number], arrays, strict=True)}
     check_row_counts(tally, units)
@@ -109,19 +99,16 @@ def exclude_rows(specs: Sequence[PartSpec], units: Sequence[InputUnit], engine: 
     ]
 
 
-def run_identities(specs: Sequence[PartSpec]) -> tuple[list[NDArray[np.void]], RowCounts]:
+def run_identities(quick: bool, specs: Sequence[PartSpec]) -> tuple[list[NDArray[np.void]], RowCounts]:
     """Returns the identities (IDENTITY) of the parts of a run, and the counts of their rows; runs on a worker."""
-    tally: RowCounts = Counter()
-    return [part_identities(spec.payload, tally) for spec in specs], tally
+    tally, parts = RowCounts(), []
+    for part_input in (spec.payload for spec in specs):
+        rows = [_unit_identities(unit, part_input.config, quick, tally) for unit in part_input.units]
+        parts.append(np.array([*chain.from_iterable(rows)], IDENTITY))
+    return parts, tally
 
 
-def part_identities(part_input: PartInput, tally: RowCounts) -> NDArray[np.void]:
-    """Returns the identities (IDENTITY) of the rows of a part; counts the rows of JSON and Parquet files in `tally`."""
-    rows = (row for unit in part_input.units for row in _unit_identities(part_input, unit, tally))
-    return np.array(list(rows), IDENTITY)
-
-
-def _unit_identities(part_input: PartInput, unit: InputUnit, tally: RowCounts) -> Iterable[Identity]:
+def _unit_identities(unit: InputUnit, config: ExtractConfig, quick: bool, tally: RowCounts) -> Iterable[Identity]:
     if unit.crawl and unit.crawl.index:
         with unit.crawl.store.open(unit.crawl.index) as file:
             listed = indexed_identities(file, unit.crawl.records)
@@ -129,7 +116,7 @@ def _unit_identities(part_input: PartInput, unit: InputUnit, tally: RowCounts) -
             return listed
     if unit.source.kind not in SEVERAL_ROWS:
         return [NO_IDENTITY]  # the URL of the row is the path of the file, which is unique
-    return row_identities(unit, read_unit(unit, part_input.config, quick=part_input.quick), tally)
+    return row_identities(unit, read_unit(unit, config, quick=quick), tally)
 
 
 def row_identities(unit: InputUnit, rows: Iterable[InputRow], tally: RowCounts) -> Iterator[Identity]:
@@ -137,12 +124,11 @@ def row_identities(unit: InputUnit, rows: Iterable[InputRow], tally: RowCounts) 
     for row in rows:
         if unit.source.kind in ROW_KINDS:
             tally[unit.source.name, unit.file.path, row.refused] += 1
-        yield NO_IDENTITY if row.refused else _of_row(row)
-
-
-def _of_row(row: InputRow) -> Identity:
-    is_capture = bool(row.record_id or row.warc_file)
-    return identity(row.url, row.payload_digest, row.source if is_capture else "", rendered=row.rendered)
+        if row.refused:
+            yield NO_IDENTITY
+        else:
+            source = row.source if row.record_id or row.warc_file else ""
+            yield identity(row.url, row.payload_digest, source, rendered=row.rendered)
 
 
 def identity(url: str, digest: str, source: str, *, rendered: bool = False) -> Identity:
@@ -155,26 +141,20 @@ def identity(url: str, digest: str, source: str, *, rendered: bool = False) -> I
     return document_id(url, digest).encode(), page, rendered
 
 
-def excluded_rows(parts: Sequence[NDArray[np.void]]) -> list[ExcludedRows]:
-    """Returns the excluded rows of each part; `parts` are arrays of IDENTITY in input order."""
+def excluded_rows(parts: Sequence[NDArray[np.void]]) -> list[dict[int, str]]:
+    """Returns the excluded rows of each part, with the reasons; `parts` are arrays of IDENTITY in input order."""
     rows = np.concatenate(parts)
     rendered = np.unique(rows["page"][rows["rendered"]])
     replaced = np.isin(rows["page"], rendered) & ~rows["rendered"] & (rows["page"] != 0)
     # A replaced capture must not count as the original of its rendered page, which would then be a copy.
     candidates = np.flatnonzero(~replaced & (rows["id"] != b""))
     originals = candidates[np.unique(rows["id"][candidates], return_index=True)[1]]
-    copies = np.zeros(len(rows), dtype=bool)
-    copies[candidates] = True
-    copies[originals] = False
-    ends = np.cumsum([len(part) for part in parts])
-    return [
-        ExcludedRows(_numbers(copies[end - len(part) : end]), _numbers(replaced[end - len(part) : end]))
-        for part, end in zip(parts, ends, strict=True)
-    ]
-
-
-def _numbers(marks: NDArray[np.bool_]) -> frozenset[int]:
-    return frozenset(np.flatnonzero(marks).tolist())
+    reasons = np.zeros(len(rows), np.uint8)
+    reasons[candidates] = EXCLUDED.index("duplicate_capture")
+    reasons[originals] = EXCLUDED.index("")
+    reasons[replaced] = EXCLUDED.index("rendered")
+    by_part = np.split(reasons, np.cumsum([len(part) for part in parts])[:-1])
+    return [{row: EXCLUDED[of_part[row]] for row in np.flatnonzero(of_part).tolist()} for of_part in by_part]
 
 
 def indexed_identities(file: BinaryIO, records: int) -> list[Identity] | None:
@@ -216,13 +196,14 @@ def check_row_counts(tally: RowCounts, units: Sequence[InputUnit]) -> None:
         InputError: most rows of a file are not JSON objects, a file is a single object that contains the list of rows,
             or no row of a source has a text.
     """
-    by_file: dict[tuple[str, str], Counter[str]] = {}
+    by_file, by_source = defaultdict[tuple[str, str], Counter[str]](Counter), defaultdict[str, Counter[str]](Counter)
     for (name, path, reason), count in tally.items():
-        by_file.setdefault((name, path), Counter())[reason] += count
+        by_file[name, path][reason] += count
+        by_source[name][reason] += count
     for unit in units:
-        if counts := by_file.get((unit.source.name, unit.file.path)):
-            _check_file(unit, counts)
-    _check_sources(units, by_file)
+        _check_file(unit, by_file[unit.source.name, unit.file.path])
+    for unit in units:
+        _check_source(unit, by_source[unit.source.name])
 
 
 def _check_file(unit: InputUnit, counts: Counter[str]) -> None:
@@ -256,19 +237,13 @@ def _first_malformed(unit: InputUnit) -> str:
     return "the first one is very long"
 
 
-def _check_sources(units: Sequence[InputUnit], by_file: Mapping[tuple[str, str], Counter[str]]) -> None:
-    by_source: dict[str, Counter[str]] = {}
-    for (name, _), counts in by_file.items():
-        by_source.setdefault(name, Counter()).update(counts)
-    for unit in units:
-        source = unit.source
-        counts = by_source.get(source.name, Counter())
-        if counts["no_text"] == counts.total() > 0:
-            raise InputError(
-                f'no row of the file source "{source.name}" has a text in the field "{source.text_field}" (the first '
-                f"of {unit.file.path} has: {', '.join(_fields(unit)) or 'no field'})",
-                "set its text_field",
-            )
+def _check_source(unit: InputUnit, counts: Counter[str]) -> None:
+    if counts["no_text"] == counts.total() > 0:
+        raise InputError(
+            f'no row of the file source "{unit.source.name}" has a text in the field "{unit.source.text_field}" (the '
+            f"first of {unit.file.path} has: {', '.join(_fields(unit)) or 'no field'})",
+            "set its text_field",
+        )
 
 
 def _fields(unit: InputUnit) -> list[str]:

@@ -70,8 +70,7 @@ def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -
     licenses = license_refs(config, inputs)
     units = input_units(config, inputs, output.address)
     parts = arrange(divide(units, config, engine), config)
-    quick = not any(unit.crawl and unit.crawl.index for unit in units)
-    part_inputs = [PartInput(config, tuple(part_units), quick=quick) for part_units in parts]
+    part_inputs = [PartInput(config, tuple(part_units)) for part_units in parts]
     specs = list(map(PartSpec, part_names(len(parts)), part_inputs, run_names(parts)))
     names = [spec.name for spec in specs]
     if not output.committed.keys() >= set(names):
@@ -141,7 +140,7 @@ def _refusal(part: Part, row: InputRow, outcome: Outcome, config: ExtractConfig)
 def _rows_to_extract(part_input: PartInput) -> Iterator[InputRow]:
     rows = (row for unit in part_input.units for row in read_unit(unit, part_input.config))
     for number, row in enumerate(rows):
-        reason = part_input.excluded.reason(number)
+        reason = part_input.excluded.get(number, "")
         yield replace(row, refused=reason) if reason and not row.refused else row
 
 
