@@ -63,7 +63,7 @@ def run(config: ChunksConfig, inputs: Inputs, output: Output, engine: Engine) ->
     copies = Buckets("copies", bucket_count(int(total(cut, "cut")), config.bucket_chunks))
     specs = [PartSpec(copies.name(number), number) for number in range(copies.count)]
     compared = output.map_parts(engine, partial(compare_part, own, runs, copies), specs, conserved=False)
-    specs = [PartSpec(name, (number, name)) for number, name in enumerate(names)]
+    specs = [PartSpec(name, number) for number, name in enumerate(names)]
     kept = output.map_parts(engine, partial(keep_part, own, copies), specs)
     output.leave_out(record.name for record in (*cut, *compared))
     metrics = _metrics(cut, kept)
@@ -123,10 +123,9 @@ def find_copies(runs: NDArray[np.void]) -> NDArray[np.void]:
     return sorted_runs.by_key(records)
 
 
-def keep_part(own: ArtifactFolder, copies: Buckets, part: Part, item: tuple[int, str]) -> None:
-    """Writes the kept and rejected chunks of a part, given by number and name; runs on a worker."""
-    number, name = item
-    cut = own.table(f"cut/{name}.parquet")
+def keep_part(own: ArtifactFolder, copies: Buckets, part: Part, number: int) -> None:
+    """Writes the kept and rejected chunks of a part, given by its number; runs on a worker."""
+    cut = own.table(f"cut/{part.name}.parquet")
     records = sorted_runs.read_range(own, copies.paths(), COPY, *range_of(number))
     keepers = np.full(cut.num_rows, None, object)
     keepers[row_of(records["key"])] = document_ids.unpack(records["of"]).to_pylist()

@@ -97,7 +97,7 @@ def run(config: DedupConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     verdicts = passes.keepers([run for run in links if run])
     passes.verdicts(verdicts, passes.recaptured())
     audit = passes.audit(verdicts)
-    output.log_file(AUDIT_FILE, output.store.read(f"{output.address.path}/{AUDIT_FILE}"))
+    output.log_file(AUDIT_FILE, output.folder.read(AUDIT_FILE))
     output.log_file("duplicates.png", partial(draw, audit, str(output.address)))
     report = Report(metrics=passes.metrics(audit))
     output.leave_out(passes.intermediate)

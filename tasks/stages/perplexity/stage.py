@@ -102,7 +102,7 @@ def run(config: PerplexityConfig, inputs: Inputs, output: Output, engine: Engine
     for language in missing:
         _train(language, config, extracted, documents.get(language, []), output, engine)
     for language in languages:
-        output.log_file(f"card-{language}.md", output.store.read(f"{output.address.path}/{language}/{CARD}"))
+        output.log_file(f"card-{language}.md", output.folder.read(f"{language}/{CARD}"))
     metrics = {name: value for language in languages for name, value in output.committed[language].metrics.items()}
     perplexities = ", ".join(f"{language} {metrics[f'{language}/heldout_perplexity']:.0f}" for language in languages)
     return Report(metrics=metrics, note=f"perplexity on held-out text: {perplexities}")
