@@ -103,8 +103,8 @@ def run_identities(quick: bool, specs: Sequence[PartSpec]) -> tuple[list[NDArray
     """Returns the identities (IDENTITY) of the parts of a run, and the counts of their rows; runs on a worker."""
     tally, parts = RowCounts(), []
     for part_input in (spec.payload for spec in specs):
-        rows = [_unit_identities(unit, part_input.config, quick, tally) for unit in part_input.units]
-        parts.append(np.array([*chain.from_iterable(rows)], IDENTITY))
+        units = (_unit_identities(unit, part_input.config, quick, tally) for unit in part_input.units)
+        parts.append(np.array([*chain.from_iterable(units)], IDENTITY))
     return parts, tally
 
 
