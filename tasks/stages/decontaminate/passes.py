@@ -32,7 +32,6 @@ from tasks.formats.documents.document import (
 )
 from tasks.formats.documents.text import hash64, hash_words, normalise
 from tasks.formats.documents.text import ngrams as ngrams_of
-from tasks.stages.decontaminate import DecontaminateConfig
 from tasks.stages.decontaminate.index import ITEMS_FILE, NgramIndex
 
 HITS = pa.schema(
@@ -69,17 +68,25 @@ MOST_ITEMS = 1000
 
 @dataclass(frozen=True)
 class Workspace:
-    """The settings, the documents and the stage's own artifact. Picklable; its size does not depend on the parts."""
+    """What the passes read. Picklable; its size depends neither on the parts nor on the sets.
 
-    config: DecontaminateConfig
+    Attributes:
+        ngram: words per n-gram; also the minimum number of n-grams in a copy of an item.
+        most: maximum number of texts with an n-gram that is not common.
+        extracted: the documents.
+        own: the stage's own artifact.
+    """
+
+    ngram: int
+    most: int
     extracted: ArtifactFolder
     own: ArtifactFolder
 
     def index(self) -> NgramIndex:
         """Reads the index."""
-        return NgramIndex.read(self.config.ngram, self.own)
+        return NgramIndex.read(self.ngram, self.own)
 
-    def common(self, index: NgramIndex) -> NDArray[np.bool_]:
+    def is_common(self, index: NgramIndex) -> NDArray[np.bool_]:
         """Returns which n-grams are common, shape (n-grams,)."""
         common = np.zeros(len(index.hashes), np.bool_)
         common[self.own.table(COMMON_FILE).column("ngram").to_numpy()] = True
@@ -88,7 +95,7 @@ class Workspace:
 
 def scan_part(work: Workspace, part: Part, name: str) -> None:
     """Writes hits and counts of one part of the documents, given by its name; runs on a worker."""
-    index, config = work.index(), work.config
+    index = work.index()
     texts = work.extracted.table(f"documents/{name}.parquet", columns=["text"]).column("text")
     hits, counts = [HITS.empty_table()], [COUNTS.empty_table()]
     for first, end in group_by_size(pc.utf8_length(texts).to_pylist(), _CHARACTERS):
@@ -99,8 +106,8 @@ def scan_part(work: Workspace, part: Part, name: str) -> None:
                 )
             )
             numbers = np.unique(hits_of_text.column("ngram").to_numpy())
-            counts.append(count_ngrams(index, numbers, text, config.ngram))
-    for folder, table in (("hits", pa.concat_tables(hits)), ("counts", smallest_texts(counts, config.common + 1))):
+            counts.append(count_ngrams(index, numbers, text, work.ngram))
+    for folder, table in (("hits", pa.concat_tables(hits)), ("counts", smallest_texts(counts, work.most + 1))):
         part.write_table(f"{folder}/{name}.parquet", table)
 
 
@@ -204,7 +211,7 @@ class ItemMatch(NamedTuple):
 def judge_part(work: Workspace, part: Part, name: str) -> None:
     """Writes the verdicts on one part of the documents, given by its name; runs on a worker."""
     index = work.index()
-    common = work.common(index)
+    common = work.is_common(index)
     documents = work.extracted.table(f"documents/{name}.parquet", columns=["id", "url", "source"])
     items = work.own.table(ITEMS_FILE, columns=["set", "id"])
     hits = work.own.table(f"hits/{name}.parquet")

@@ -99,7 +99,7 @@ def run(config: DecontaminateConfig, inputs: Inputs, output: Output, engine: Eng
     """
     extracted = inputs["extracted"]
     names = parts_of(extracted)
-    work = Workspace(config, extracted.folder, output.folder)
+    work = Workspace(config.ngram, config.common, extracted.folder, output.folder)
     if "index" not in output.committed:
         tables = build_index(config, (item for settings in config.sets for item in read_items(settings)))
         with output.part("index", conserved=False) as part:
@@ -110,7 +110,7 @@ def run(config: DecontaminateConfig, inputs: Inputs, output: Output, engine: Eng
         _write_common(work, names, output)
     output.map_parts(engine, partial(judge_part, work), [PartSpec(name, name) for name in names])
     index, items = work.index(), work.own.table(ITEMS_FILE)
-    result = collect(items, searched_ngrams(index, work.common(index)), work.own, names)
+    result = collect(items, searched_ngrams(index, work.is_common(index)), work.own, names)
     if "report" not in output.committed:
         with output.part("report", conserved=False) as part:
             write_report(part, config, items, result)
@@ -121,12 +121,11 @@ def run(config: DecontaminateConfig, inputs: Inputs, output: Output, engine: Eng
 
 def _write_common(work: Workspace, names: Iterable[str], output: Output) -> None:
     """Writes the n-grams that occur in more than `common` texts, over all parts."""
-    most = work.config.common
     counts = COUNTS.empty_table()
     for name in names:
-        counts = smallest_texts([counts, work.own.table(f"counts/{name}.parquet")], most + 1)
+        counts = smallest_texts([counts, work.own.table(f"counts/{name}.parquet")], work.most + 1)
     numbers, texts = np.unique(counts.column("ngram").to_numpy(), return_counts=True)
-    common = numbers[texts > most]
+    common = numbers[texts > work.most]
     table = pa.table([common, work.index().hashes[common]], schema=_COMMON)
     with output.part("common", conserved=False) as part:
         part.write_table(COMMON_FILE, table)
