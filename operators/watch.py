@@ -73,7 +73,7 @@ class FilesTrigger(BaseEventTrigger):  # type: ignore[misc]
         """Returns the digest of names and sizes of all files; "" if a place cannot be listed now."""
         # Imported here, because DAG files import this module and must not import pyarrow.
         from tasks.stages.extract.config import ExtractConfig
-        from tasks.stages.extract.partitioning import find_files
+        from tasks.stages.extract.sources import find_files
 
         listing = []
         try:

@@ -85,10 +85,19 @@ class Part:
 
     def table(self, folder: str, table: pa.Table, *, out: bool = True) -> None:
         """Writes `<folder>/<part name>.parquet`; its rows count as rows out unless `out` is False."""
-        with self.file(f"{folder}/{self.name}.parquet", rows=table.num_rows) as file:
-            pq.write_table(table, file, compression="zstd", compression_level=3, store_schema=True)
+        self.write_table(f"{folder}/{self.name}.parquet", table)
         if out:
             self.count_out(table.num_rows)
+
+    def write_table(self, path: str, table: pa.Table) -> None:
+        """Writes a table as a Parquet file at `path` in the artifact; its rows are not counted."""
+        with self.file(path, rows=table.num_rows) as file:
+            pq.write_table(table, file, compression="zstd", compression_level=3)
+
+    def write(self, path: str, content: bytes, rows: int | None = None) -> None:
+        """Writes a file at `path` in the artifact; see `file`."""
+        with self.file(path, rows) as file:
+            file.write(content)
 
     @contextlib.contextmanager
     def file(self, path: str, rows: int | None = None) -> Iterator[BinaryIO]:

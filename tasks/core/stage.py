@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from tasks.core.artifact import RECORD, Artifact, ArtifactId, InputRef, PartRecord
+from tasks.core.artifact import RECORD, Artifact, ArtifactFolder, ArtifactId, InputRef, PartRecord
 from tasks.core.config import Config
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError, SupersededError
@@ -137,6 +137,11 @@ class Output:
     def version(self) -> str:
         """The artifact's version."""
         return self.address.version
+
+    @property
+    def folder(self) -> ArtifactFolder:
+        """The files of the parts that are written already."""
+        return ArtifactFolder(self.store, self.address, self.address.path)
 
     @property
     def scratch(self) -> str:
@@ -281,6 +286,27 @@ def group_by_run(specs: Sequence[PartSpec]) -> list[list[PartSpec]]:
     for spec in specs:
         runs.setdefault(f"run {spec.run}" if spec.run else f"part {spec.name}", []).append(spec)
     return list(runs.values())
+
+
+def group_by_size(sizes: Iterable[int], limit: int) -> Iterator[tuple[int, int]]:
+    """Yields first and end of groups of consecutive items of at most `limit` together; a larger item is one of its own.
+
+    >>> list(group_by_size([3, 3, 9, 1], 6))
+    [(0, 2), (2, 3), (3, 4)]
+    """
+    first = end = total = 0
+    for size in sizes:
+        if total and total + size > limit:
+            yield first, end
+            first, total = end, 0
+        end, total = end + 1, total + size
+    if end > first:
+        yield first, end
+
+
+def total(records: Iterable[PartRecord], metric: str) -> float:
+    """Returns the sum of a metric over parts; a part without it counts as 0."""
+    return sum(record.metrics.get(metric, 0.0) for record in records)
 
 
 class Listener:

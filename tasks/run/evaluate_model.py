@@ -113,8 +113,7 @@ def _score(
     if "scores" not in output.committed:
         with output.part("scores", conserved=False) as part:
             for name, text in ((_SCORES, json.dumps(scores, indent=1, sort_keys=True) + "\n"), (_TABLE, table)):
-                with part.file(name) as file:
-                    file.write(text.encode())
+                part.write(name, text.encode())
     metrics = {f"bpb/{source}": score["bpb"] for source, score in sources.items()} | dict(task_metrics(tasks))
     report = Report(metrics=metrics, note=f"scores of {checkpoint.address}")
     return ModelScores(commit(output, COMMAND, VERSION, config, refs, report), table)

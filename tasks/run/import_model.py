@@ -302,8 +302,7 @@ def _write_checkpoint(
 
 
 def _write(part: Part, path: str, content: bytes) -> None:
-    with part.file(path) as file:
-        file.write(content)
+    part.write(path, content)
 
 
 def _run_without_steps(described: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,9 +32,10 @@ from tasks.formats.documents.parquet_rows import read_rows
 from tasks.formats.documents.text import clean
 from tasks.run.recipe import RECIPES, Recipe
 from tasks.stages.extract.config import ExtractConfig, FileSource
-from tasks.stages.extract.files import read_file
+from tasks.stages.extract.files import read_unit
 from tasks.stages.extract.guard import ExtractionGuard
 from tasks.stages.extract.row import Content
+from tasks.stages.extract.sources import InputUnit
 from tasks.stages.tokens import EncodeConfig
 
 _KINDS = {
@@ -331,9 +332,8 @@ def _captures(files: Sequence[SourceFile]) -> tuple[list[str], float]:
     config, texts, read = ExtractConfig(), [], 0
     most = _CAPTURES // len(files)
     for file in files:
-        rows = list(
-            itertools.islice(read_file(file, FileSource(name="warc", kind="warc", path=file.path), config), most)
-        )
+        unit = InputUnit(file, FileSource(name="warc", kind="warc", path=file.path))
+        rows = list(itertools.islice(read_unit(unit, config), most))
         outcomes = ExtractionGuard(config.max_page_cpu_s).outcomes(rows)
         texts += [one.text for _, one in outcomes if isinstance(one, Content) and len(one.text) >= config.min_chars]
         ends = {row.warc_file: row.warc_offset or 0 for row in rows}  # a WACZ file has several

@@ -4,6 +4,8 @@ A row id is the number of the document's part in name order times 2**32, plus it
 in the whole corpus, it does not depend on the row counts of other parts. The first half has the first 16 hex digits.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -32,6 +34,14 @@ def part_of(row_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
 def row_of(row_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Returns the rows within their parts."""
     return (row_ids & np.uint64(0xFFFFFFFF)).astype(np.int64)
+
+
+def by_part(row_ids: NDArray[np.uint64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Yields the number of each part in row ids, and the positions of its row ids, in ascending order of rows."""
+    order = np.argsort(row_ids, kind="stable")
+    parts = part_of(row_ids[order])
+    for part in np.unique(parts).tolist():
+        yield part, order[np.searchsorted(parts, part) : np.searchsorted(parts, part, side="right")]
 
 
 def pack(ids: pa.Array | pa.ChunkedArray) -> NDArray[np.uint64]:

@@ -105,6 +105,11 @@ def read_range(
     return records
 
 
+def read(folder: ArtifactFolder, paths: Sequence[str], dtype: np.dtype[Any]) -> NDArray[np.void]:
+    """Returns all records of some runs; see `read_range`."""
+    return read_range(folder, paths, dtype, 0, 1 << 64)
+
+
 def _spans(path: str, dtype: np.dtype[Any], first: int, end: int) -> Iterator[tuple[int, int]]:
     """Yields the range of records, first and end, with keys in a range, for each block that has any."""
     mapped = np.memmap(path, np.uint8, mode="r")

@@ -62,8 +62,7 @@ def write_part_keys(part: Part, keys: NDArray[np.uint64], rows: NDArray[np.integ
     table = np.empty(len(keys), PART_KEY)
     order = np.lexsort((rows, keys))
     table["key"], table["row"] = keys[order], rows[order]
-    with part.file(f"{PART_KEYS_FOLDER}/{part.name}.bin", rows=len(table)) as file:
-        file.write(table.tobytes())
+    part.write(f"{PART_KEYS_FOLDER}/{part.name}.bin", table.tobytes(), rows=len(table))
 
 
 def merge(output: Output, engine: Engine, records: Sequence[PartRecord]) -> None:
@@ -77,7 +76,7 @@ def merge(output: Output, engine: Engine, records: Sequence[PartRecord]) -> None
     files = {file.path: file.rows or 0 for record in records for file in record.files}
     paths = [f"{PART_KEYS_FOLDER}/{record.name}.bin" for record in records]
     count = max(1, -(-sum(files[path] for path in paths) // _RANGE_KEYS))
-    folder = ArtifactFolder(output.store, output.address, output.address.path)
+    folder = output.folder
     specs = [PartSpec(_name(number, count), (folder, paths, number, count)) for number in range(count)]
     output.map_parts(engine, _merge_range, specs, conserved=False)
 

@@ -83,8 +83,7 @@ class EncodedDocuments:
 def write_origins(part: Part, origins: Origins) -> None:
     """Writes FILE."""
     content = {name: origin.model_dump() for name, origin in origins.items()}
-    with part.file(FILE) as file:
-        file.write(json.dumps(content, indent=1, sort_keys=True).encode() + b"\n")
+    part.write(FILE, json.dumps(content, indent=1, sort_keys=True).encode() + b"\n")
 
 
 def accumulates(shards: Artifact) -> bool:

@@ -196,8 +196,7 @@ def _write(
     if "month" not in output.committed:
         with output.part("month", conserved=False) as part:
             for name, text in ((FILE, json.dumps(content, indent=1, sort_keys=True) + "\n"), (PAGE, html)):
-                with part.file(name) as file:
-                    file.write(text.encode())
+                part.write(name, text.encode())
     entry = content["history"][-1]
     counted = {
         **{f"documents/{name}": count for name, count in entry["documents"].items()},

@@ -4,7 +4,7 @@ Reads one part of `extracted`, and the columns of existing groups that the annot
 missing group (`tasks.core.groups`). Each is committed separately, so a killed pass resumes at the first missing one.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from tasks.core import parquet
 from tasks.core.artifact import Artifact, ArtifactFolder, PartRecord
 from tasks.core.groups import KIND, path_of
 from tasks.core.part import POISON, Part, commit_part
+from tasks.core.stage import group_by_size
 from tasks.filters.base import Annotator
 from tasks.filters.batch import DocumentBatch
 from tasks.filters.catalogue import annotator
@@ -85,9 +86,10 @@ def measure_part(work: Pass, task: tuple[str, Sequence[str]]) -> dict[str, PartR
     reads = {other for current in annotators.values() for other in reads_of(current, list(work.folders))}
     existing = {other: _read_group(work, other, name, documents) for other in sorted(reads - set(missing))}
     results: dict[str, list[AnnotatorResult]] = {group: [] for group in missing}
-    for start, length in batches(documents, work.config.batch_bytes):
-        existing_slices = {other: result.slice(start, length) for other, result in existing.items()}
-        for group, result in run_annotators(documents.slice(start, length), annotators, existing_slices).items():
+    sizes = pc.binary_length(documents.column("text")).to_pylist()
+    for start, end in group_by_size(sizes, work.config.batch_bytes):
+        existing_slices = {other: result.slice(start, end - start) for other, result in existing.items()}
+        for group, result in run_annotators(documents.slice(start, end - start), annotators, existing_slices).items():
             results[group].append(result)
     ids = documents.column("id")
     return {group: _commit(work, group, name, ids, annotators[group], results[group]) for group in missing}
@@ -112,22 +114,6 @@ def _commit(
     part.table(KIND, table.combine_chunks())
     part.metric(POISON, len(ids) - table.column(_ERROR.name).null_count)
     return commit_part(work.extracted.store, work.folders[group], work.fingerprints[group], part.record(conserved=True))
-
-
-def batches(documents: pa.Table, limit: int) -> Iterator[tuple[int, int]]:
-    """Yields first row and number of rows of batches with about `limit` bytes of text.
-
-    A longer document is a batch of its own.
-    """
-    sizes = pc.binary_length(documents.column("text")).to_pylist()
-    start = batch_size = 0
-    for row, size in enumerate(sizes):
-        if batch_size and batch_size + size > limit:
-            yield start, row - start
-            start, batch_size = row, 0
-        batch_size += size
-    if batch_size or start < len(sizes):
-        yield start, len(sizes) - start
 
 
 def run_annotators(

@@ -16,7 +16,7 @@ these attributes still process it.
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from tasks.core import parquet
-from tasks.core.artifact import Artifact, InputRef, PartRecord, fingerprint
+from tasks.core.artifact import Artifact, InputRef, fingerprint
 from tasks.core.commit import commit
 from tasks.core.config import Config, changes, sha256_of_json
 from tasks.core.engine import Engine
@@ -33,7 +33,7 @@ from tasks.core.errors import DriftError, InputError
 from tasks.core.groups import KIND, address_of, group_refs, path_of, ref_to, unchanged_groups
 from tasks.core.ledger import Ledger
 from tasks.core.part import POISON
-from tasks.core.stage import Inputs, Output, Report
+from tasks.core.stage import Inputs, Output, Report, total
 from tasks.filters.base import Annotator
 from tasks.filters.catalogue import annotator
 from tasks.formats.hooks import Hooks
@@ -166,15 +166,11 @@ def _commit_group(group: RequestedGroup, output: Output, existing: Mapping[str, 
     Other groups are committed independently and need no second pass.
     """
     parts = output.committed.values()
-    acceptable = _poison(parts) <= output.max_bad_share * sum(part.rows_in for part in parts)
+    acceptable = total(parts, POISON) <= output.max_bad_share * sum(part.rows_in for part in parts)
     if not acceptable or not all(name in existing for name in group.group.reads):
         return None
     refs = [*group.inputs, *(ref_to(existing[name], name) for name in group.group.reads)]
     return commit(output, "annotate", VERSION, group.group, refs, Report())
-
-
-def _poison(parts: Iterable[PartRecord]) -> float:
-    return sum(part.metrics.get(POISON, 0.0) for part in parts)
 
 
 def _refuse_poison(
@@ -188,7 +184,7 @@ def _refuse_poison(
     failing: dict[str, str] = {}
     for name in groups:
         records = existing[name].parts if name in existing else missing[name].committed.values()
-        if bad := _poison(records):
+        if bad := total(records, POISON):
             failing[f"{name} on {bad:.0f}"] = (existing.get(name) or missing[name]).address.path
     bad = rows = 0
     for part in parts if failing else ():

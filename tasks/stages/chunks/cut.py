@@ -29,7 +29,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
@@ -124,8 +123,7 @@ def cut_part(job: CutJob, part: Part, item: tuple[int, str, str, bool]) -> None:
         for document in batch.to_pylist():
             rows += _chunks(job.config, document, layouts.get(document["id"]), count)
     table = pa.Table.from_pylist(rows, schema=CUT)
-    with part.file(f"cut/{name}.parquet", rows=table.num_rows) as file:
-        pq.write_table(table, file, compression="zstd", compression_level=3, store_schema=True)
+    part.write_table(f"cut/{name}.parquet", table)
     sorted_runs.write(part, path, [_run(number, rows)])
     part.metric("documents", documents.num_rows)
     part.metric("cut", len(rows))

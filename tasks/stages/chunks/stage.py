@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from tasks.core.artifact import ArtifactFolder, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
-from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
+from tasks.core.stage import Inputs, Output, Part, PartSpec, Report, total
 from tasks.formats.dedup import document_ids, sorted_runs
 from tasks.formats.dedup.document_ids import HALVES, range_of, row_of
 from tasks.formats.dedup.sorted_runs import Buckets, bucket_count
@@ -52,37 +52,33 @@ def run(config: ChunksConfig, inputs: Inputs, output: Output, engine: Engine) ->
     job = CutJob(config, documents.folder, extracted.folder, inputs["tokenizer"].folder, takedowns)
     with_layouts = {*extracted.names("layout/")}
     runs = Buckets("runs", len(names))
-    own = ArtifactFolder(output.store, output.address, output.address.path)
+    own = output.folder
     specs = [
         PartSpec(f"cut-{name}", (number, name, runs.path(number), name in with_layouts))
         for number, name in enumerate(names)
     ]
     cut = output.map_parts(engine, partial(cut_part, job), specs, conserved=False)
-    if not _sum(cut, "documents"):
+    if not total(cut, "documents"):
         raise InputError(f"{documents.address} has no kept document", "look at its funnel for the reasons")
-    copies = Buckets("copies", bucket_count(int(_sum(cut, "cut")), config.bucket_chunks))
+    copies = Buckets("copies", bucket_count(int(total(cut, "cut")), config.bucket_chunks))
     specs = [PartSpec(copies.name(number), number) for number in range(copies.count)]
     compared = output.map_parts(engine, partial(compare_part, own, runs, copies), specs, conserved=False)
-    specs = [PartSpec(name, (number, name)) for number, name in enumerate(names)]
+    specs = [PartSpec(name, number) for number, name in enumerate(names)]
     kept = output.map_parts(engine, partial(keep_part, own, copies), specs)
     output.leave_out(record.name for record in (*cut, *compared))
     metrics = _metrics(cut, kept)
     return Report(metrics=metrics, note=_note(metrics))
 
 
-def _sum(records: Iterable[PartRecord], name: str) -> float:
-    return sum(record.metrics.get(name, 0.0) for record in records)
-
-
 def _metrics(cut: Iterable[PartRecord], kept: Iterable[PartRecord]) -> dict[str, float]:
     kept = list(kept)
     reasons = sorted({reason for record in kept for reason in record.rejected})
     return {
-        "documents": _sum(cut, "documents"),
-        "cut": _sum(cut, "cut"),
+        "documents": total(cut, "documents"),
+        "cut": total(cut, "cut"),
         "chunks": float(sum(record.rows_out for record in kept)),
-        "tokens": _sum(kept, "tokens"),
-        **{tier: _sum(kept, tier) for tier in ("gold", "silver")},
+        "tokens": total(kept, "tokens"),
+        **{tier: total(kept, tier) for tier in ("gold", "silver")},
         **{f"rejected/{name}": float(sum(record.rejected.get(name, 0) for record in kept)) for name in reasons},
     }
 
@@ -127,10 +123,9 @@ def find_copies(runs: NDArray[np.void]) -> NDArray[np.void]:
     return sorted_runs.by_key(records)
 
 
-def keep_part(own: ArtifactFolder, copies: Buckets, part: Part, item: tuple[int, str]) -> None:
-    """Writes the kept and rejected chunks of a part, given by number and name; runs on a worker."""
-    number, name = item
-    cut = own.table(f"cut/{name}.parquet")
+def keep_part(own: ArtifactFolder, copies: Buckets, part: Part, number: int) -> None:
+    """Writes the kept and rejected chunks of a part, given by its number; runs on a worker."""
+    cut = own.table(f"cut/{part.name}.parquet")
     records = sorted_runs.read_range(own, copies.paths(), COPY, *range_of(number))
     keepers = np.full(cut.num_rows, None, object)
     keepers[row_of(records["key"])] = document_ids.unpack(records["of"]).to_pylist()

@@ -59,7 +59,7 @@ def run(config: ClassifiersConfig, inputs: Inputs, output: Output, engine: Engin
             _train(settings, inputs["extracted"], output, engine)
     names = [settings.name for settings in config.train]
     for name in names:
-        output.log_file(f"card-{name}.md", output.store.read(f"{output.address.path}/{name}/{CARD}"))
+        output.log_file(f"card-{name}.md", output.folder.read(f"{name}/{CARD}"))
     metrics = {key: value for name in names for key, value in sorted(output.committed[name].metrics.items())}
     if INDEX not in output.committed:
         with output.part(INDEX, conserved=False) as part, part.file(INDEX) as file:
@@ -87,8 +87,7 @@ def _train(settings: ClassifierSettings, extracted: Artifact, output: Output, en
             CARD: page.encode(),
         }
         for name, data in files.items():
-            with part.file(f"{settings.name}/{name}") as file:
-                file.write(data)
+            part.write(f"{settings.name}/{name}", data)
         for name, value in headline(scores, len(examples.train), len(examples.heldout)).items():
             part.metric(f"{settings.name}_{name}", value)
 

@@ -112,10 +112,8 @@ def write_page(aligned: AlignedParts, part: Part, names: Sequence[str]) -> None:
         copies |= {row["id"]: row for row in aligned.own(f"{COPIES_FOLDER}/{name}.parquet").to_pylist()}
         withheld |= set(aligned.own(f"{WITHHELD_FOLDER}/{name}.parquet").column("cluster").to_pylist())
     content = describe(read_audit(aligned), copies, withheld)
-    with part.file(DATA) as file:
-        file.write(json.dumps(content, indent=1, ensure_ascii=False).encode("utf-8", "replace"))
-    with part.file(PAGE) as file:
-        file.write(page(content))
+    part.write(DATA, json.dumps(content, indent=1, ensure_ascii=False).encode("utf-8", "replace"))
+    part.write(PAGE, page(content))
 
 
 def describe(audit: DuplicateAudit, copies: Copies, withheld: set[str]) -> dict[str, Any]:

@@ -88,32 +88,25 @@ def _spans(
     config: ConsolidateConfig, documents: pa.Table, judged: pa.Table, is_kept: Sequence[bool]
 ) -> Iterator[list[Mapping[str, Any]] | None]:
     """Yields the spans to replace in each text; None if it has no attributes of `pii`."""
+    shortened = pa.array(in_scope(config, documents.column("source")) & np.asarray(is_kept, np.bool_))
+
+    def of_shortened(name: str) -> list[Any]:
+        column = judged.column(name)
+        values: list[Any] = pc.if_else(shortened, column, pa.scalar(None, column.type)).to_pylist()
+        return values
+
     rows = documents.num_rows
     personal = judged.column("pii").to_pylist() if config.mask_pii else [{"spans": []}] * rows
-    lines: list[Any] = [None] * rows
-    if config.drop_lines:
-        shortened = pa.array(in_scope(config, documents.column("source")) & np.asarray(is_kept, np.bool_))
-        lines = pc.if_else(shortened, judged.column("c4"), pa.scalar(None, judged.column("c4").type)).to_pylist()
+    lines = of_shortened("c4") if config.drop_lines else [None] * rows
+    is_cut = config.cut_repeated and REPEATED in judged.column_names
+    repeated = of_shortened(REPEATED) if is_cut else [None] * rows
     texts = documents.column("text").to_pylist()
-    repeated = _repeated(config, documents, judged, is_kept)
     for text, pii, c4, repeats in zip(texts, personal, lines, repeated, strict=True):
         if pii is None:
             yield None
         else:
             dropped_lines = line_spans(text, c4["dropped_lines"]) if c4 else ()
             yield [*pii["spans"], *dropped_lines, *(_whole_lines(text, repeats["spans"]) if repeats else ())]
-
-
-def _repeated(
-    config: ConsolidateConfig, documents: pa.Table, judged: pa.Table, is_kept: Sequence[bool]
-) -> list[Mapping[str, Any] | None]:
-    """Returns the repeated paragraphs (`document.REPEATED_SPANS`) to remove from each text; None for none."""
-    if not config.cut_repeated or REPEATED not in judged.column_names:
-        return [None] * documents.num_rows
-    shortened = pa.array(in_scope(config, documents.column("source")) & np.asarray(is_kept, np.bool_))
-    column = judged.column(REPEATED)
-    cut: list[Mapping[str, Any] | None] = pc.if_else(shortened, column, pa.scalar(None, column.type)).to_pylist()
-    return cut
 
 
 def _whole_lines(text: str, spans: Sequence[Mapping[str, int]]) -> Iterator[Mapping[str, Any]]:

@@ -175,12 +175,6 @@ def copies_in_part(aligned: AlignedParts, runs: list[str], number: int) -> pa.Ta
     return copies_of(_dropped_in_part(aligned, runs, number))
 
 
-def rows_and_copies(aligned: AlignedParts, runs: list[str], number: int) -> tuple[NDArray[np.int64], pa.Table]:
-    """Returns the documents to drop of the part with this number: their rows, and a table (schema COPIES)."""
-    dropped = _dropped_in_part(aligned, runs, number)
-    return row_of(dropped["key"]), copies_of(dropped)
-
-
 def _dropped_in_part(aligned: AlignedParts, runs: list[str], number: int) -> NDArray[np.void]:
     return sorted_runs.by_key(sorted_runs.read_range(aligned.own_folder, runs, DROPPED, *range_of(number)))
 
@@ -318,7 +312,8 @@ def write_replaced(
 
 def replaced_part(aligned: AlignedParts, runs: list[str], part: Part, part_of_input: NumberedPart) -> None:
     """Writes the replaced documents of one part of the index; runs on a worker."""
-    rows, copies = rows_and_copies(aligned, runs, part_of_input.number)
+    dropped = _dropped_in_part(aligned, runs, part_of_input.number)
+    rows, copies = row_of(dropped["key"]), copies_of(dropped)
     reason_column = pa.array([f"{DUPLICATE}{kind}" for kind in copies.column("kind").to_pylist()], pa.string())
     columns = [copies.column("id"), reason_column, copies.column("duplicate_of"), pa.array(rows)]
     part.table(REPLACED_FOLDER, pa.table(columns, schema=REPLACED), out=False)

@@ -29,7 +29,6 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError, NothingNewError
@@ -137,10 +136,8 @@ def _write_whole(config: ConsolidateConfig, aligned: AlignedParts, names: list[s
     sampled = audit.merge((aligned.own(f"samples/{name}.parquet") for name in names), config.samples)
     with output.part("whole", conserved=False) as part:
         for path, table in (("funnel.parquet", funnel), ("hosts.parquet", hosts)):
-            with part.file(path, rows=table.num_rows) as file:
-                pq.write_table(table, file, compression="zstd", compression_level=3)
-        with part.file("audit.html") as file:
-            file.write(audit.page(funnel, hosts, sampled))
+            part.write_table(path, table)
+        part.write("audit.html", audit.page(funnel, hosts, sampled))
         duplicates_page.write_page(aligned, part, names)
 
 

@@ -14,13 +14,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tasks.core import parquet
+from tasks.core.artifact import ArtifactFolder
 from tasks.core.errors import InputError
 from tasks.core.stage import Part
-from tasks.core.store import Store
 from tasks.formats.documents.external_files import SourceFile, find
 from tasks.formats.documents.json_rows import parsed_rows
 from tasks.formats.documents.parquet_rows import read_rows
@@ -153,8 +152,7 @@ def build_index(config: DecontaminateConfig, items: Iterable[BenchmarkItem]) -> 
 def write_index(part: Part, items: pa.Table, ngrams_table: pa.Table) -> None:
     """Writes both tables."""
     for path, table in ((ITEMS_FILE, items), (NGRAMS_FILE, ngrams_table)):
-        with part.file(path, rows=table.num_rows) as file:
-            pq.write_table(table, file, compression="zstd", compression_level=3)
+        part.write_table(path, table)
 
 
 @dataclass(frozen=True)
@@ -194,10 +192,9 @@ class NgramIndex:
         )
 
     @classmethod
-    def read(cls, ngram: int, store: Store, folder: str) -> "NgramIndex":
-        """Reads the index of the artifact in `folder`."""
-        tables = [parquet.read(store.local(f"{folder}/{path}")) for path in (ITEMS_FILE, NGRAMS_FILE)]
-        return cls.of(ngram, *tables)
+    def read(cls, ngram: int, own: ArtifactFolder) -> "NgramIndex":
+        """Reads the index of the stage's artifact."""
+        return cls.of(ngram, own.table(ITEMS_FILE), own.table(NGRAMS_FILE))
 
     def find(self, hashes: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns the positions of those hashes that are in the index, ascending, and the numbers of their n-grams."""

@@ -11,18 +11,17 @@ writes the verdicts, `contamination/` and `matches/` (`tasks.formats.documents.d
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tasks.core import parquet
 from tasks.core.artifact import ArtifactFolder
-from tasks.core.stage import Part
-from tasks.core.store import Store
+from tasks.core.stage import Part, group_by_size
 from tasks.formats.documents.document import (
     CONTAMINATED,
     CONTAMINATION,
@@ -53,54 +52,63 @@ COUNTS = pa.schema(
     ]
 )
 
+COMMON_FILE = "common.parquet"
+
 COPY_SHARE = 0.5
 """Minimum share of an item's n-grams in a copy of the item; copies do not count for whether an n-gram is common."""
 
 _CHARACTERS = 2_000_000
+"""Approximate number of characters of the texts that are searched together."""
+
 _CHUNK = re.compile(r"\S+")
 
 MOST_ITEMS = 1000
 """Maximum number of items listed per document, those with the largest shares: a page may contain a whole set."""
 
 
-def scan_part(index: NgramIndex, extracted: ArtifactFolder, common: int, copy: int, part: Part, name: str) -> None:
-    """Writes hits and counts of one part; runs on a worker.
+@dataclass(frozen=True)
+class Workspace:
+    """What the passes read. Picklable; its size depends neither on the parts nor on the sets.
 
-    Args:
-        index: the evaluation n-grams.
+    Attributes:
+        ngram: words per n-gram; also the minimum number of n-grams in a copy of an item.
+        most: maximum number of texts with an n-gram that is not common.
         extracted: the documents.
-        common: maximum number of texts of an n-gram that is not common; one text more is written at most.
-        copy: minimum number of n-grams in a copy of an item.
-        part: the part to write.
-        name: name of the part of `extracted`.
+        own: the stage's own artifact.
     """
-    texts = extracted.table(f"documents/{name}.parquet", columns=["text"]).column("text")
+
+    ngram: int
+    most: int
+    extracted: ArtifactFolder
+    own: ArtifactFolder
+
+    def index(self) -> NgramIndex:
+        """Reads the index."""
+        return NgramIndex.read(self.ngram, self.own)
+
+    def is_common(self, index: NgramIndex) -> NDArray[np.bool_]:
+        """Returns which n-grams are common, shape (n-grams,)."""
+        common = np.zeros(len(index.hashes), np.bool_)
+        common[self.own.table(COMMON_FILE).column("ngram").to_numpy()] = True
+        return common
+
+
+def scan_part(work: Workspace, part: Part, name: str) -> None:
+    """Writes hits and counts of one part of the documents, given by its name; runs on a worker."""
+    index = work.index()
+    texts = work.extracted.table(f"documents/{name}.parquet", columns=["text"]).column("text")
     hits, counts = [HITS.empty_table()], [COUNTS.empty_table()]
-    for first, batch in _batches(texts):
-        for row, hits_of_text, text in _hits(index, batch):
+    for first, end in group_by_size(pc.utf8_length(texts).to_pylist(), _CHARACTERS):
+        for row, hits_of_text, text in _hits(index, texts.slice(first, end - first).to_pylist()):
             hits.append(
                 hits_of_text.set_column(
                     0, HITS.field(0), pa.array(np.full(hits_of_text.num_rows, first + row, np.int32))
                 )
             )
-            counts.append(count_ngrams(index, np.unique(hits_of_text.column("ngram").to_numpy()), text, copy))
-    for folder, table in (("hits", pa.concat_tables(hits)), ("counts", smallest_texts(counts, common + 1))):
-        with part.file(f"{folder}/{name}.parquet", rows=table.num_rows) as file:
-            pq.write_table(table, file, compression="zstd", compression_level=3)
-
-
-def _batches(texts: pa.ChunkedArray) -> Iterator[tuple[int, list[str]]]:
-    """Yields batches of about `_CHARACTERS` characters, with the row of the first text; a longer text is a batch."""
-    batch: list[str] = []
-    first = size = 0
-    for row, text in enumerate(value.as_py() for value in texts):
-        if batch and size + len(text) > _CHARACTERS:
-            yield first, batch
-            batch, first, size = [], row, 0
-        batch.append(text)
-        size += len(text)
-    if batch:
-        yield first, batch
+            numbers = np.unique(hits_of_text.column("ngram").to_numpy())
+            counts.append(count_ngrams(index, numbers, text, work.ngram))
+    for folder, table in (("hits", pa.concat_tables(hits)), ("counts", smallest_texts(counts, work.most + 1))):
+        part.write_table(f"{folder}/{name}.parquet", table)
 
 
 def _hits(index: NgramIndex, texts: Sequence[str]) -> Iterator[tuple[int, pa.Table, int]]:
@@ -162,7 +170,7 @@ def count_ngrams(index: NgramIndex, numbers: NDArray[np.int64], text: int, copy:
         index: the evaluation n-grams.
         numbers: distinct numbers of the n-grams in the text.
         text: hash of the normalized text.
-        copy: see `scan_part`.
+        copy: minimum number of n-grams in a copy of an item.
     """
     positions, items = index.items_of(numbers)
     distinct_items, inverse, counts_by_item = np.unique(items, return_inverse=True, return_counts=True)
@@ -200,24 +208,13 @@ class ItemMatch(NamedTuple):
     words: int
 
 
-def judge_part(
-    index: NgramIndex, common: NDArray[np.bool_], extracted: ArtifactFolder, store: Store, folder: str, part: Part,
-    name: str,
-) -> None:  # fmt: skip
-    """Writes one part; runs on a worker.
-
-    Args:
-        index: the evaluation n-grams.
-        common: whether each n-gram is common, shape (n_ngrams,).
-        extracted: the documents.
-        store: store of the stage's own artifact.
-        folder: folder of the stage's own artifact.
-        part: the part to write.
-        name: name of the part of `extracted`.
-    """
-    documents = extracted.table(f"documents/{name}.parquet", columns=["id", "url", "source"])
-    items = parquet.read(store.local(f"{folder}/{ITEMS_FILE}"), ["set", "id"])
-    hits = parquet.read(store.local(f"{folder}/hits/{name}.parquet"))
+def judge_part(work: Workspace, part: Part, name: str) -> None:
+    """Writes the verdicts on one part of the documents, given by its name; runs on a worker."""
+    index = work.index()
+    common = work.is_common(index)
+    documents = work.extracted.table(f"documents/{name}.parquet", columns=["id", "url", "source"])
+    items = work.own.table(ITEMS_FILE, columns=["set", "id"])
+    hits = work.own.table(f"hits/{name}.parquet")
     hits = hits.filter(pa.array(~common[hits.column("ngram").to_numpy()]))
     sizes = searched_ngrams(index, common)
     rows: list[int] = []

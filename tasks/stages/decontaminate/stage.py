@@ -29,15 +29,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.core import parquet
 from tasks.core.artifact import ArtifactFolder
 from tasks.core.engine import Engine
 from tasks.core.pages import template
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
-from tasks.core.store import Store
 from tasks.formats.documents.document import (
     CONTAMINATED,
     CONTAMINATION,
@@ -48,11 +45,18 @@ from tasks.formats.documents.document import (
 )
 from tasks.formats.hooks import Hooks
 from tasks.stages.decontaminate import DecontaminateConfig
-from tasks.stages.decontaminate.index import ITEMS_FILE, NgramIndex, build_index, files_of, read_items, write_index
-from tasks.stages.decontaminate.passes import COUNTS, judge_part, scan_part, searched_ngrams, smallest_texts
+from tasks.stages.decontaminate.index import ITEMS_FILE, build_index, files_of, read_items, write_index
+from tasks.stages.decontaminate.passes import (
+    COMMON_FILE,
+    COUNTS,
+    Workspace,
+    judge_part,
+    scan_part,
+    searched_ngrams,
+    smallest_texts,
+)
 
 VERSION = 1
-COMMON_FILE = "common.parquet"
 _COMMON = pa.schema([pa.field("ngram", pa.int64(), nullable=False), pa.field("hash", pa.uint64(), nullable=False)])
 PAGE = "report.html"
 
@@ -95,57 +99,36 @@ def run(config: DecontaminateConfig, inputs: Inputs, output: Output, engine: Eng
     """
     extracted = inputs["extracted"]
     names = parts_of(extracted)
-    store, folder = output.store, output.address.path
+    work = Workspace(config.ngram, config.common, extracted.folder, output.folder)
     if "index" not in output.committed:
         tables = build_index(config, (item for settings in config.sets for item in read_items(settings)))
         with output.part("index", conserved=False) as part:
             write_index(part, *tables)
-    scan = partial(_scan, config.ngram, config.common, store, folder, extracted.folder)
-    output.map_parts(engine, scan, [PartSpec(f"scan-{name}", name) for name in names], conserved=False)
+    scans = [PartSpec(f"scan-{name}", name) for name in names]
+    output.map_parts(engine, partial(scan_part, work), scans, conserved=False)
     if "common" not in output.committed:
-        _write_common(config, names, output)
-    judge = partial(_judge, config.ngram, store, folder, extracted.folder)
-    output.map_parts(engine, judge, [PartSpec(name, name) for name in names])
-    index = NgramIndex.read(config.ngram, store, folder)
-    items = parquet.read(store.local(f"{folder}/{ITEMS_FILE}"))
-    result = collect(items, searched_ngrams(index, _common(store, folder, index)), store, folder, names)
+        _write_common(work, names, output)
+    output.map_parts(engine, partial(judge_part, work), [PartSpec(name, name) for name in names])
+    index, items = work.index(), work.own.table(ITEMS_FILE)
+    result = collect(items, searched_ngrams(index, work.is_common(index)), work.own, names)
     if "report" not in output.committed:
         with output.part("report", conserved=False) as part:
             write_report(part, config, items, result)
-    output.log_file("report.html", store.read(f"{folder}/{PAGE}"))
+    output.log_file("report.html", work.own.read(PAGE))
     output.log_file("matches.csv", as_csv(result.largest))
     return Report(metrics=_metrics(result), note=_note(result))
 
 
-def _scan(ngram: int, common: int, store: Store, folder: str, extracted: ArtifactFolder, part: Part, name: str) -> None:
-    scan_part(NgramIndex.read(ngram, store, folder), extracted, common, ngram, part, name)
-
-
-def _judge(ngram: int, store: Store, folder: str, extracted: ArtifactFolder, part: Part, name: str) -> None:
-    index = NgramIndex.read(ngram, store, folder)
-    judge_part(index, _common(store, folder, index), extracted, store, folder, part, name)
-
-
-def _write_common(config: DecontaminateConfig, names: Iterable[str], output: Output) -> None:
+def _write_common(work: Workspace, names: Iterable[str], output: Output) -> None:
     """Writes the n-grams that occur in more than `common` texts, over all parts."""
-    store, folder = output.store, output.address.path
     counts = COUNTS.empty_table()
     for name in names:
-        counts = smallest_texts(
-            [counts, parquet.read(store.local(f"{folder}/counts/{name}.parquet"))], config.common + 1
-        )
+        counts = smallest_texts([counts, work.own.table(f"counts/{name}.parquet")], work.most + 1)
     numbers, texts = np.unique(counts.column("ngram").to_numpy(), return_counts=True)
-    common = numbers[texts > config.common]
-    table = pa.table([common, NgramIndex.read(config.ngram, store, folder).hashes[common]], schema=_COMMON)
-    with output.part("common", conserved=False) as part, part.file(COMMON_FILE, rows=table.num_rows) as file:
-        pq.write_table(table, file, compression="zstd", compression_level=3)
-
-
-def _common(store: Store, folder: str, index: NgramIndex) -> NDArray[np.bool_]:
-    """Returns which n-grams are common, shape (n-grams,)."""
-    common = np.zeros(len(index.hashes), np.bool_)
-    common[parquet.read(store.local(f"{folder}/{COMMON_FILE}")).column("ngram").to_numpy()] = True
-    return common
+    common = numbers[texts > work.most]
+    table = pa.table([common, work.index().hashes[common]], schema=_COMMON)
+    with output.part("common", conserved=False) as part:
+        part.write_table(COMMON_FILE, table)
 
 
 class DecontaminationResult(NamedTuple):
@@ -167,15 +150,14 @@ class DecontaminationResult(NamedTuple):
 
 
 def collect(
-    items: pa.Table, sizes: NDArray[np.int64], store: Store, folder: str, names: Iterable[str]
+    items: pa.Table, sizes: NDArray[np.int64], own: ArtifactFolder, names: Iterable[str]
 ) -> DecontaminationResult:
     """Aggregates the parts; memory is bounded by the items, MOST_MATCHES and one part.
 
     Args:
         items: table of `index.ITEMS`.
         sizes: number of n-grams of each item that are not common, shape (n_items,).
-        store: store of the stage's artifact.
-        folder: folder of the stage's artifact.
+        own: folder of the stage's artifact.
         names: names of the parts.
     """
     documents = contaminated = 0
@@ -183,9 +165,9 @@ def collect(
     by_document: Counter[str] = Counter()
     largest, by_set = ITEM_MATCH.empty_table(), dict[str, pa.Table]()
     for name in names:
-        column = parquet.read(store.local(f"{folder}/{CONTAMINATION}/{name}.parquet")).column(CONTAMINATED)
+        column = own.table(f"{CONTAMINATION}/{name}.parquet").column(CONTAMINATED)
         documents, contaminated = documents + len(column), contaminated + len(column) - column.null_count
-        matches = parquet.read(store.local(f"{folder}/{MATCHES}/{name}.parquet"))
+        matches = own.table(f"{MATCHES}/{name}.parquet")
         matched.update(zip(matches.column("set").to_pylist(), matches.column("item").to_pylist(), strict=True))
         by_document.update(matches.group_by(["set", "id"]).aggregate([]).column("set").to_pylist())
         largest = _largest([largest, matches], MOST_MATCHES)
@@ -210,10 +192,8 @@ def _largest(tables: list[pa.Table], most: int) -> pa.Table:
 
 def write_report(part: Part, config: DecontaminateConfig, items: pa.Table, result: DecontaminationResult) -> None:
     """Writes the table and the page."""
-    with part.file(SETS_FILE, rows=result.sets.num_rows) as file:
-        pq.write_table(result.sets, file, compression="zstd", compression_level=3)
-    with part.file(PAGE) as file:
-        file.write(page(config, items, result))
+    part.write_table(SETS_FILE, result.sets)
+    part.write(PAGE, page(config, items, result))
 
 
 def page(config: DecontaminateConfig, items: pa.Table, result: DecontaminationResult) -> bytes:

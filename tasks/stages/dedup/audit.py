@@ -28,13 +28,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tasks.core import parquet
 from tasks.core.part import Part
 from tasks.formats.dedup import sorted_runs
-from tasks.formats.dedup.document_ids import part_of, row_of, unpack
+from tasks.formats.dedup.document_ids import by_part, row_of, unpack
 from tasks.formats.dedup.duplicates import AUDIT_FILE, DuplicateAudit, DuplicateCluster, Loss, Pair, Side, SizeBin
 from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.formats.web.domain import domain_of
@@ -173,12 +172,6 @@ def _sum(tables: Sequence[pa.Table]) -> pa.Table:
     return grouped.aggregate([(name, "sum") for name in DOMAINS.names[1:]]).rename_columns(DOMAINS.names).cast(DOMAINS)
 
 
-def write_table(part: Part, path: str, table: pa.Table) -> None:
-    """Writes a table as a file of the part."""
-    with part.file(path, rows=table.num_rows) as file:
-        pq.write_table(table, file, compression="zstd", compression_level=3)
-
-
 def audit_part(
     work: Workspace, pairs: Buckets, verified: Buckets | None, part: Part, counts: Mapping[str, int]
 ) -> None:
@@ -197,7 +190,7 @@ def audit_part(
 
     names = work.names()
     domains = add_domains(tables(f"{DOMAINS_FOLDER}/{name}.parquet" for name in names))
-    write_table(part, DOMAINS_FILE, domains)
+    part.write_table(DOMAINS_FILE, domains)
     below, above = (
         _side(work, verified.sibling(name) if verified else None, counts[f"pairs_just_{name}"])
         for name in (BELOW, ABOVE)
@@ -213,8 +206,7 @@ def audit_part(
         domains=_losses(domains),
         domain_count=domains.num_rows,
     )
-    with part.file(AUDIT_FILE) as file:
-        file.write(audit.model_dump_json(indent=1).encode())
+    part.write(AUDIT_FILE, audit.model_dump_json(indent=1).encode())
 
 
 def _losses(domains: pa.Table) -> tuple[Loss, ...]:
@@ -263,7 +255,7 @@ def _side(work: Workspace, runs: Buckets | None, pairs: int) -> Side:
     """
     sampled = np.empty(0, SAMPLED)
     for path in runs.paths() if runs else ():
-        sampled = smallest(np.concatenate([sampled, sorted_runs.read_range(work.own, [path], SAMPLED, 0, 1 << 64)]))
+        sampled = smallest(np.concatenate([sampled, sorted_runs.read(work.own, [path], SAMPLED)]))
     row_ids = np.unique(np.concatenate([sampled["left"], sampled["right"]]))
     documents = dict(zip(row_ids.tolist(), _texts_and_clusters(work, row_ids), strict=True))
     examples = []
@@ -277,9 +269,9 @@ def _side(work: Workspace, runs: Buckets | None, pairs: int) -> Side:
 
 def _texts_and_clusters(work: Workspace, row_ids: NDArray[np.uint64]) -> Iterator[tuple[str, str | None]]:
     """Yields for sorted row ids of texts the id of the most preferred document with the text, and its cluster."""
-    names, parts = work.part_names(), part_of(row_ids)
-    for part in np.unique(parts).tolist():
-        rows = pa.array(row_of(row_ids[parts == part]))
+    names = work.part_names()
+    for part, in_part in by_part(row_ids):
+        rows = pa.array(row_of(row_ids[in_part]))
         if part < work.index.count:  # a text of an earlier version has no cluster here
             yield from ((id_, None) for id_ in unpack(work.index.rows(part)["id"][rows.to_numpy()]).to_pylist())
             continue

@@ -33,7 +33,7 @@ from tasks.core.artifact import ArtifactFolder
 from tasks.core.part import Part
 from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup.dedup_index import BANDS, TEXTS
-from tasks.formats.dedup.document_ids import part_of, range_of, row_of
+from tasks.formats.dedup.document_ids import by_part, range_of, row_of
 from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.formats.documents.text import is_prose, mix, normalise, with_signs
 from tasks.stages.dedup import preference
@@ -209,8 +209,7 @@ def shingle_part(work: Workspace, wanted: Buckets, part: Part, item: tuple[int, 
             file.write(shingles.tobytes())
             end += len(shingles)
             sets["end"][index] = end
-    with part.file(f"{_SETS}/{name}.rows.bin", rows=len(sets)) as file:
-        file.write(sets.tobytes())
+    part.write(f"{_SETS}/{name}.rows.bin", sets.tobytes(), rows=len(sets))
 
 
 def _sets(work: Workspace, number: int, name: str, rows: NDArray[np.int64]) -> Iterator[NDArray[np.uint64]]:
@@ -255,7 +254,7 @@ class ShingleSets:
         self._names = names
         self._row_ids = row_ids
         self._begin, self._end = (np.empty(len(row_ids), np.int64) for _ in range(2))
-        for part, in_part in _by_part(row_ids):
+        for part, in_part in by_part(row_ids):
             sets = np.fromfile(folder.local(f"{_SETS}/{names[part]}.rows.bin"), SET)
             at = np.searchsorted(sets["row"], row_of(row_ids[in_part]).astype(np.uint64))
             ends = np.append(0, sets["end"].astype(np.int64))
@@ -270,7 +269,7 @@ class ShingleSets:
     def read(self, row_ids: NDArray[np.uint64]) -> dict[int, NDArray[np.uint64]]:
         """Returns the shingle sets of texts (sorted and distinct row ids), by row id."""
         sets = {}
-        for part, in_part in _by_part(row_ids):
+        for part, in_part in by_part(row_ids):
             path = self._folder.local(f"{_SETS}/{self._names[part]}.bin")
             at = np.searchsorted(self._row_ids, row_ids[in_part])
             spans = zip(row_ids[in_part].tolist(), self._begin[at].tolist(), self._end[at].tolist(), strict=True)
@@ -279,13 +278,6 @@ class ShingleSets:
             for row_id, begin, end in spans:
                 sets[row_id] = np.array(mapped[begin:end])
         return sets
-
-
-def _by_part(row_ids: NDArray[np.uint64]) -> Iterator[tuple[int, slice]]:
-    """Yields each part in sorted row ids, with the slice of its row ids."""
-    parts = part_of(row_ids)
-    for part in np.unique(parts).tolist():
-        yield part, slice(np.searchsorted(parts, part), np.searchsorted(parts, part, side="right"))
 
 
 def jaccard(left: NDArray[np.uint64], right: NDArray[np.uint64]) -> float:

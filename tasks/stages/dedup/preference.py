@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tasks.core.part import Part
 from tasks.formats.dedup import document_ids, sorted_runs
 from tasks.formats.dedup.dedup_index import CAPTURE, CAPTURES, PREFERENCE
-from tasks.formats.dedup.document_ids import part_of, row_ids_of, row_of
+from tasks.formats.dedup.document_ids import by_part, row_ids_of, row_of
 from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.formats.documents.tombstones import page_term
 from tasks.stages.dedup.workspace import RECAPTURED, Workspace, packed
@@ -77,10 +77,7 @@ def read(work: Workspace, row_ids: NDArray[np.uint64]) -> NDArray[np.void]:
         row_ids: row ids of the documents, in any order.
     """
     records = np.empty(len(row_ids), PREFERENCE)
-    sequence = np.argsort(row_ids)
-    parts = part_of(row_ids[sequence])
-    for part in np.unique(parts).tolist():
-        in_part = sequence[np.searchsorted(parts, part) : np.searchsorted(parts, part, side="right")]
+    for part, in_part in by_part(row_ids):
         part_records = _of_part(work, part)[row_of(row_ids[in_part])]
         for name in PREFERENCE.names or ():
             records[name][in_part] = part_records[name]
@@ -91,9 +88,9 @@ def read(work: Workspace, row_ids: NDArray[np.uint64]) -> NDArray[np.void]:
 
 def cycles(work: Workspace, row_ids: NDArray[np.uint64]) -> NDArray[np.uint32]:
     """Returns the number of the version of each document of the index."""
-    result, parts = np.empty(len(row_ids), np.uint32), part_of(row_ids)
-    for part in np.unique(parts).tolist():
-        result[parts == part] = work.index.rows(part)["cycle"][row_of(row_ids[parts == part])]
+    result = np.empty(len(row_ids), np.uint32)
+    for part, in_part in by_part(row_ids):
+        result[in_part] = work.index.rows(part)["cycle"][row_of(row_ids[in_part])]
     return result
 
 

@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tasks.core import groups
-from tasks.core.part import Part
+from tasks.core.stage import Part, group_by_size
 from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup.dedup_index import BAND, BANDS, CAPTURES, TEXT, TEXTS, is_returned
 from tasks.formats.dedup.document_ids import row_ids_of
@@ -77,8 +77,7 @@ def sign_part(work: Workspace, part: Part, item: tuple[int, str]) -> None:
     # Documents that return are preferred to new ones.
     cycle = work.index.cycle - is_returned(name)
     preferences = preference.preferences(score, documents.column("fetched_at"), documents.column("id"), cycle)
-    with part.file(f"{preference.FOLDER}/{name}.bin", rows=len(preferences)) as file:
-        file.write(preferences.tobytes())
+    part.write(f"{preference.FOLDER}/{name}.bin", preferences.tobytes(), rows=len(preferences))
     signatures = sign(documents.column("text"), work.config)
     texts, bands = records(signatures, number)
     sorted_runs.write(part, f"{TEXTS}/{name}.bin", [sorted_runs.by_key(texts)])
@@ -238,14 +237,7 @@ _UP, _DOWN = _powers(_BASE, _CHUNK), _powers(pow(_BASE, -1, 1 << 64), _CHUNK)
 
 def batches(texts: Sequence[str], characters: int = 4_000_000) -> Iterator[Sequence[str]]:
     """Splits texts into batches of about `characters` characters; a longer text is a batch of its own."""
-    begin, size = 0, 0
-    for index, text in enumerate(texts):
-        if size and size + len(text) > characters:
-            yield texts[begin:index]
-            begin, size = index, 0
-        size += len(text)
-    if begin < len(texts):
-        yield texts[begin:]
+    yield from (texts[first:end] for first, end in group_by_size(map(len, texts), characters))
 
 
 def shingle(normalised: Sequence[str], size: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:

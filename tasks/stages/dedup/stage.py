@@ -37,15 +37,15 @@ deleted at the end.
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from tasks.core.artifact import Artifact, ArtifactFolder, PartRecord
+from tasks.core.artifact import Artifact, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.groups import KIND
-from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
+from tasks.core.stage import Inputs, Output, Part, PartSpec, Report, total
 from tasks.formats.dedup.dedup_index import DedupIndex, index_of, signatures_of
 from tasks.formats.dedup.duplicates import AUDIT_FILE, DuplicateAudit
 from tasks.formats.dedup.sorted_runs import Buckets, bucket_count
@@ -85,7 +85,7 @@ def run(config: DedupConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     extracted, scores, index = inputs["extracted"], inputs["prose_score"], index_of(inputs)
     _check_index_settings(config, index)
     names = _common_parts(extracted, scores)
-    own = ArtifactFolder(output.store, output.address, output.address.path)
+    own = output.folder
     passes = _Passes(
         Workspace(config, extracted.folder, scores.folder, own, index, tombstones_of(inputs)), names, output, engine
     )
@@ -97,7 +97,7 @@ def run(config: DedupConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     verdicts = passes.keepers([run for run in links if run])
     passes.verdicts(verdicts, passes.recaptured())
     audit = passes.audit(verdicts)
-    output.log_file(AUDIT_FILE, output.store.read(f"{output.address.path}/{AUDIT_FILE}"))
+    output.log_file(AUDIT_FILE, output.folder.read(AUDIT_FILE))
     output.log_file("duplicates.png", partial(draw, audit, str(output.address)))
     report = Report(metrics=passes.metrics(audit))
     output.leave_out(passes.intermediate)
@@ -166,8 +166,8 @@ class _Passes:
             with self._output.part("parts", conserved=False) as part, part.file(PARTS_FILE) as file:
                 file.write(json.dumps(self._names, indent=0).encode())
         records = self._map(sign_part, [PartSpec(f"sign-{name}", (number, name)) for number, name in self._numbered])
-        self._texts += _sum(records, "texts")
-        self._captures += _sum(records, "captures")
+        self._texts += int(total(records, "texts"))
+        self._captures += int(total(records, "captures"))
 
     def equal(self) -> Buckets | None:
         """Finds equal texts; returns their links, if any."""
@@ -181,10 +181,10 @@ class _Passes:
         )
         records = self._run_pass(candidates, candidates_part)
         self._count("large_buckets", records)
-        pairs = _sum(records, "found_pairs")
+        pairs = int(total(records, "found_pairs"))
         if not pairs:
             return []
-        specs = [PartSpec(f"shingle-{name}", (number, name)) for number, name in self._all_parts()]
+        specs = [PartSpec(f"shingle-{name}", (number, name)) for number, name in enumerate(self._work.part_names())]
         self._map(shingle_part, specs, candidates.sibling(WANTED), intermediate=True)
         buckets = Buckets("verified", bucket_count(pairs, self._work.config.pairs_per_part))
         records = self._run_pass(buckets, verify_part, candidates)
@@ -203,9 +203,9 @@ class _Passes:
         count, number, moved = bucket_count(2 * pairs, self._per_bucket), 0, True
         while moved:
             large = Buckets(f"large-{number:02d}", count)
-            moved = _sum(self._run_pass(large, large_part, edges), "moved_edges") > 0
+            moved = total(self._run_pass(large, large_part, edges), "moved_edges") > 0
             edges = Buckets(f"small-{number:02d}", count)
-            moved = _sum(self._run_pass(edges, small_part, large), "moved_edges") > 0 or moved
+            moved = total(self._run_pass(edges, small_part, large), "moved_edges") > 0 or moved
             number += 1
         return edges
 
@@ -235,10 +235,6 @@ class _Passes:
         self._output.map_parts(self._engine, partial(duplicates_part, self._work, *runs), specs)
         self._map(earlier_part, [PartSpec(earlier_name(number), number) for number in range(self._index.count)], *runs)
 
-    def _all_parts(self) -> list[tuple[int, str]]:
-        earlier = [(number, earlier_name(number)) for number in range(self._index.count)]
-        return [*earlier, *self._numbered]
-
     def audit(self, pairs: Buckets) -> DuplicateAudit:
         """Writes the audit of all passes, and returns it."""
         self._map(audit_part, [PartSpec("audit", self._counts)], pairs, self._verified)
@@ -257,13 +253,11 @@ class _Passes:
             "largest_cluster": float(max([0, *(cluster.documents for cluster in audit.largest)])),
             "sources_over_alarm_share": float(len(alarm(audit.sources, self._work.config.alarm_share))),
             **{f"loss_share/{source.name}": source.share for source in audit.sources},
-            **{f"duplicates_of/{version}": float(count) for version, count in self._by_version()},
+            **{
+                f"duplicates_of/{version}": float(self._of_cycle[f"{OF_CYCLE}{number}"])
+                for number, version in enumerate(self._index.manifest.cycles)
+            },
         }
-
-    def _by_version(self) -> Iterator[tuple[str, int]]:
-        """Yields the versions of the index, and the number of duplicates of their documents in this version."""
-        for number, version in enumerate(self._index.manifest.cycles):
-            yield version, self._of_cycle[f"{OF_CYCLE}{number}"]
 
     def _run_pass(
         self, buckets: Buckets, fn: Callable[..., None], *read: Any, intermediate: bool = True
@@ -280,10 +274,6 @@ class _Passes:
         return self._output.map_parts(self._engine, work, specs, conserved=False)
 
     def _count(self, name: str, records: Sequence[PartRecord]) -> int:
-        total = _sum(records, name)
-        self._counts[name] += total
-        return total
-
-
-def _sum(records: Sequence[PartRecord], metric: str) -> int:
-    return int(sum(record.metrics[metric] for record in records))
+        count = int(total(records, name))
+        self._counts[name] += count
+        return count

@@ -232,10 +232,9 @@ def keepers_part(work: Workspace, clusters: Buckets, buckets: Buckets, part: Par
     for cycle, count in zip(*np.unique(preference.cycles(work, earlier), return_counts=True), strict=True):
         part.metric(f"{OF_CYCLE}{cycle}", int(count))
     sorted_runs.write(part, buckets.sibling(VERDICTS).path(number), [sorted_runs.by_key(verdicts)])
-    with part.file(buckets.path(number, "parquet"), rows=len(pairs)) as file:
-        pq.write_table(_pairs_table(members, pairs, near["jaccard"]), file, compression="zstd", compression_level=3)
+    part.write_table(buckets.path(number, "parquet"), _pairs_table(members, pairs, near["jaccard"]))
     largest = audit.largest_clusters(members.ids, members.label, members.text, members.repeated)
-    audit.write_table(part, buckets.sibling(audit.LARGEST_FOLDER).path(number, "parquet"), largest)
+    part.write_table(buckets.sibling(audit.LARGEST_FOLDER).path(number, "parquet"), largest)
     size, count = np.unique(sizes, return_counts=True)
     with part.file(buckets.sibling(audit.CLUSTER_SIZES).path(number, "parquet"), rows=len(size)) as file:
         pq.write_table(pa.table([size.astype(np.int64), count.astype(np.int64)], schema=SIZES), file)
@@ -317,7 +316,7 @@ def duplicates_part(work: Workspace, verdicts: Buckets, recaptured: Buckets, par
     with part.file(f"{audit.SOURCES_FOLDER}/{part.name}.parquet") as file:
         pq.write_table(_sources(documents.column("source"), duplicate), file)
     domains = audit.count_domains(documents.column("host"), documents.column("source"), duplicate)
-    audit.write_table(part, f"{audit.DOMAINS_FOLDER}/{part.name}.parquet", domains)
+    part.write_table(f"{audit.DOMAINS_FOLDER}/{part.name}.parquet", domains)
 
 
 def earlier_part(work: Workspace, verdicts: Buckets, recaptured: Buckets, part: Part, number: int) -> None:

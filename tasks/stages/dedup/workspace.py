@@ -69,7 +69,7 @@ class Workspace:
         selected = np.isin(earlier["key"], new["key"])
         if self.takedowns:
             runs = [forgotten_path(part) for part in range(self.index.count)]
-            forgotten = sorted_runs.read_range(self.own, runs, ROW_ID, 0, 1 << 64)
+            forgotten = sorted_runs.read(self.own, runs, ROW_ID)
             selected &= ~np.isin(earlier["row_id"], forgotten["key"])
         return np.concatenate([earlier[selected], new])
 

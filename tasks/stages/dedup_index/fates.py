@@ -21,9 +21,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.core.artifact import ArtifactFolder, ArtifactId
+from tasks.core.artifact import ArtifactFolder
 from tasks.core.part import Part
-from tasks.core.store import Store
 from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup.dedup_index import COPY, DOCUMENT, ENTRY, IDS, KEEPER, KINDS, NEWER, DedupIndex
 from tasks.formats.dedup.document_ids import HALVES
@@ -59,15 +58,9 @@ class IndexWorkspace:
     extracted: ArtifactFolder
     duplicates: ArtifactFolder
     documents: ArtifactFolder
-    store: Store
-    address: ArtifactId
+    own: ArtifactFolder
     before: DedupIndex
     takedowns: Tombstones
-
-    @property
-    def own(self) -> ArtifactFolder:
-        """Folder of this stage's artifact."""
-        return ArtifactFolder(self.store, self.address, self.address.path)
 
 
 class Fates(NamedTuple):

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tasks.core.part import Part
@@ -74,13 +73,11 @@ def write_part(
         names: names of the documents (schema NAMES), in the order of `rows`.
         copies: the copies (schema COPIES).
     """
-    with part.file(f"{ROWS}/{part.name}.bin", rows=len(rows)) as file:
-        file.write(rows.tobytes())
+    part.write(f"{ROWS}/{part.name}.bin", rows.tobytes(), rows=len(rows))
     for folder, records in {**runs, IDS: entries_of(rows, copies)}.items():
         sorted_runs.write(part, f"{folder}/{part.name}.bin", [sorted_runs.by_key(records)])
     for folder, table, schema in (("names", names, NAMES), ("copies", copies, COPIES)):
-        with part.file(f"{folder}/{part.name}.parquet", rows=table.num_rows) as file:
-            pq.write_table(table.cast(schema), file, compression="zstd", compression_level=3)
+        part.write_table(f"{folder}/{part.name}.parquet", table.cast(schema))
     part.count_out(len(rows))
     part.metric(COPIES_METRIC, copies.num_rows)
 
@@ -171,7 +168,10 @@ def added_part(work: IndexWorkspace, fates: Buckets, part: Part, own: VersionPar
     for field in PREFERENCE.names or ():
         rows[field] = preference[field][added]
     rows["origin"], rows["row"] = own.origin, np.flatnonzero(added)
-    runs = {folder: renumber_rows(_run(work, folder, dtype, own.name), added) for folder, dtype in RUNS.items()}
+    runs = {
+        folder: renumber_rows(sorted_runs.read(work.duplicates, [f"{folder}/{own.name}.bin"], dtype), added)
+        for folder, dtype in RUNS.items()
+    }
     without_keeper = row_of(part_fates["key"][part_fates["fate"] == KEEPER_LOST])
     keeper_lost = pc.is_in(copies.column("row"), value_set=pa.array(without_keeper, pa.uint32()))
     keepers = pc.if_else(keeper_lost, pa.scalar(None, pa.string()), copies.column("duplicate_of"))
@@ -183,10 +183,6 @@ def added_part(work: IndexWorkspace, fates: Buckets, part: Part, own: VersionPar
         documents.select(NAMES.names).filter(pa.array(added)),
         copies.set_column(at, COPIES.field(at), keepers),
     )
-
-
-def _run(work: IndexWorkspace, folder: str, dtype: np.dtype[np.void], name: str) -> NDArray[np.void]:
-    return sorted_runs.read_range(work.duplicates, [f"{folder}/{name}.bin"], dtype, 0, 1 << 64)
 
 
 def _outcomes(work: IndexWorkspace, own: VersionPart) -> tuple[pa.Table, NDArray[np.bool_], pa.Table]:
@@ -246,7 +242,7 @@ def leaving_part(work: IndexWorkspace, part: Part, number: int) -> None:
 def rewritten_part(work: IndexWorkspace, fates: Buckets, part: Part, numbers: tuple[int, ...]) -> None:
     """Writes one or several parts as one, unless it is a single unchanged part; runs on a worker."""
     of_parts = [sorted_runs.read_range(work.own, fates.paths(), FATE, *range_of(number)) for number in numbers]
-    leaving = [_leaving(work, number) for number in numbers]
+    leaving = [sorted_runs.read(work.own, [leaving_path(number)], LEAVING) for number in numbers]
     if len(numbers) == 1 and not len(of_parts[0]) and not len(leaving[0]):
         part.metric("written", 0)
         return
@@ -257,21 +253,16 @@ def rewritten_part(work: IndexWorkspace, fates: Buckets, part: Part, numbers: tu
     kept_rows = list(zip(numbers, masks, strict=True))
     # The dtype is explicit, because NumPy would otherwise use the byte order of the machine for ids.
     rows = np.concatenate([work.before.rows(number)[mask] for number, mask in kept_rows], dtype=ROW)
-    runs = {
-        folder: np.concatenate(
-            [
-                renumber_rows(_leaving_run(work, folder, number), mask, first)
-                for (number, mask), first in zip(kept_rows, firsts, strict=False)
-            ]
-        )
-        for folder in RUNS
-    }
+    runs = {}
+    for folder, dtype in RUNS.items():
+        before = [
+            sorted_runs.read(work.before.folders[number], [work.before.path(folder, number)], dtype)
+            for number in numbers
+        ]
+        renumbered = map(renumber_rows, before, masks, firsts)
+        runs[folder] = np.concatenate(list(renumbered))
     names = [work.before.names(number).filter(pa.array(mask)) for number, mask in kept_rows]
     write_part(part, rows, runs, pa.concat_tables([NAMES.empty_table(), *names]), pa.concat_tables(copies))
-
-
-def _leaving(work: IndexWorkspace, number: int) -> NDArray[np.void]:
-    return sorted_runs.read_range(work.own, [leaving_path(number)], LEAVING, 0, 1 << 64)
 
 
 def _kept_mask(work: IndexWorkspace, number: int, leaving: NDArray[np.void]) -> NDArray[np.bool_]:
@@ -313,8 +304,3 @@ def _replaced_as_copies(work: IndexWorkspace, number: int, replaced: NDArray[np.
         pa.array(rows["row"]),
     ]
     return pa.table(columns, schema=COPIES)
-
-
-def _leaving_run(work: IndexWorkspace, folder: str, number: int) -> NDArray[np.void]:
-    files, path = work.before.folders[number], work.before.path(folder, number)
-    return sorted_runs.read_range(files, [path], RUNS[folder], 0, 1 << 64)

@@ -66,8 +66,14 @@ def run(config: DedupIndexConfig, inputs: Inputs, output: Output, engine: Engine
     before = index_of(inputs)
     extracted = inputs["extracted"]
     names = parts_of(extracted)
-    folders = (extracted.folder, inputs["duplicates"].folder, inputs["documents"].folder)
-    work = IndexWorkspace(*folders, output.store, output.address, before, tombstones_of(inputs))
+    work = IndexWorkspace(
+        extracted=extracted.folder,
+        duplicates=inputs["duplicates"].folder,
+        documents=inputs["documents"].folder,
+        own=output.folder,
+        before=before,
+        takedowns=tombstones_of(inputs),
+    )
     first = sum(len(origin.parts) for origin in before.manifest.origins)
     version_parts = [VersionPart(name, number, first + number) for number, name in enumerate(names)]
 

@@ -1,13 +1,11 @@
-"""Reads the files of sources as rows, and detects files of rows that do not match their settings.
+"""Reads the files of sources as rows.
 
-Reads files outside the store, compressed or not. The same files give the same rows on every machine: the URL of a
-document consists of the source and the path below the fixed folder of the pattern, and does not depend on the location
-of that folder; in a dataset of the hub it consists of the source, the dataset and the path in it. The fields of a row
-other than text and URL are its metadata, one JSON object; equal rows give equal bytes.
+Reads files of the crawl, and files outside the store, compressed or not. The same files give the same rows on every
+machine: the URL of a document consists of the source and the path below the fixed folder of the pattern, and does not
+depend on the location of that folder; in a dataset of the hub it consists of the source, the dataset and the path in
+it. The fields of a row other than text and URL are its metadata, one JSON object; equal rows give equal bytes.
 
-Rows that are not JSON objects, or have no text, are rejected individually with a reason. If most rows of a file are
-rejected in this way, the settings or the file are wrong, and the stage fails before it extracts anything. The first
-pass counts these rows; the file is read again only for the error message.
+Rows that are not JSON objects, or have no text, are rejected individually with a reason.
 """
 
 import base64
@@ -15,9 +13,7 @@ import bz2
 import json
 import math
 import os
-import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from functools import partial
 from typing import Any
@@ -36,70 +32,64 @@ from tasks.formats.warc.record import payload_digest, quick_digest
 from tasks.formats.warc.wacz import warc_members
 from tasks.formats.web.url import MAX_CAPTURED_URL
 from tasks.stages.extract.captures import read_warc
-from tasks.stages.extract.config import ORIGIN, ArchiveFiles, ExtractConfig, FileSource, MessageFiles
+from tasks.stages.extract.config import ORIGIN, WARC, ArchiveFiles, ExtractConfig, FileSource, MessageFiles
 from tasks.stages.extract.content import extract_metadata, extract_row, extract_text
 from tasks.stages.extract.parser import parse_body
-from tasks.stages.extract.partitioning import PARQUET_KINDS, FilePiece, explain_read_errors, open_piece
+from tasks.stages.extract.partitioning import explain_read_errors, open_piece
 from tasks.stages.extract.row import Content, InputRow
+from tasks.stages.extract.sources import PARQUET_KINDS, CrawledFile, InputUnit
 
 _ROWS_AT_ONCE = 16
 
-RowCounts = Counter[tuple[str, str, str]]
-"""Numbers of rows by source, path of the file, and reason for rejection ("" for rows with text)."""
 
-_EXCERPT = 40
-_LONGEST = 1 << 20
-_HEAD = 1 << 16
-# A JSON object with a member that is a list of objects, after members that are neither lists nor objects.
-_WRAPPED = re.compile(rb'\s*\{(?:[^\[\]{}]{0,2000},)?\s*"([^"\\]{1,200})"\s*:\s*\[\s*\{')
-
-
-def read_file(
-    file: SourceFile, source: FileSource, config: ExtractConfig, *, quick: bool = False, piece: FilePiece | None = None
-) -> Iterator[InputRow]:
-    """Yields the rows of one file, in file order.
+def read_unit(unit: InputUnit, config: ExtractConfig, *, quick: bool = False) -> Iterator[InputRow]:
+    """Yields the rows of one unit, in file order.
 
     Args:
-        file: the file.
-        source: its source.
+        unit: a file, or a piece of a file of rows.
         config: settings of the extraction.
         quick: whether only identities are needed; see `captures.read_warc`.
-        piece: the piece to read of a file of rows; None for the whole file.
 
     Raises:
         InputError: the file cannot be read.
     """
-    with explain_read_errors(file, source):
-        if source.kind in _ROWS:
-            yield from _ROWS[source.kind](file, source, config, quick, piece)
-        elif source.kind in _READERS:
-            yield from _READERS[source.kind](file, source, config, quick)
-        else:
-            reads = partial(parse_body, source.kind, json.dumps(config.parsers[source.kind]))
-            yield from _whole_file(reads, file, source, config, quick)
+    if unit.crawl is not None:
+        yield from _crawled(unit, unit.crawl, config, quick)
+        return
+    readers = {"jsonl": _json_rows, WARC: _captures, **dict.fromkeys(PARQUET_KINDS, _parquet_rows)}
+    with explain_read_errors(unit):
+        yield from readers.get(unit.source.kind, _whole_file)(unit, config, quick)
 
 
-def _url(source: FileSource, file: SourceFile) -> str:
-    name = file.name
-    if hub.is_dataset(file.path):
+def _crawled(unit: InputUnit, crawl: CrawledFile, config: ExtractConfig, quick: bool) -> Iterator[InputRow]:
+    path, readable = unit.file.path, 0
+    with crawl.store.open(path) as file:
+        for row in read_warc(file, path, unit.source.name, config, quick=quick, own=bool(crawl.index)):
+            readable += not row.damaged
+            yield row
+    # Damage in external files is tolerated; a file of the crawl was complete when it was published.
+    if readable != crawl.records:
+        raise InputError(
+            f"{crawl.store.url(path)}: {crawl.records} captures were published, {readable} can be read",
+            "the file was damaged later: restore it, or crawl again as another version",
+        )
+
+
+def _url(unit: InputUnit) -> str:
+    name = unit.file.name
+    if hub.is_dataset(unit.file.path):
         # Without the commit: a row that the next commit has unchanged is the same document.
-        path = hub.parse(file.path)
+        path = hub.parse(unit.file.path)
         name = f"{path.dataset}/{path.path}"
-    return f"file://{source.name}/{_quoted(name)}"
+    return f"file://{unit.source.name}/{_quoted(name)}"
 
 
 def _quoted(name: str) -> str:
     return quote(os.fsencode(name))  # as bytes, because a file name may be invalid UTF-8
 
 
-def _whole_file(
-    to_content: Callable[[bytes, str], Content],
-    file: SourceFile,
-    source: FileSource,
-    config: ExtractConfig,
-    quick: bool,
-) -> Iterator[InputRow]:
-    url = _url(source, file)
+def _whole_file(unit: InputUnit, config: ExtractConfig, quick: bool) -> Iterator[InputRow]:
+    url, file, source = _url(unit), unit.file, unit.source
     if file.bytes > source.max_file_bytes:
         yield InputRow(url, source.name, refused="too_large")
         return
@@ -111,6 +101,11 @@ def _whole_file(
     if len(data) > source.max_file_bytes:
         yield InputRow(url, source.name, refused="too_large")
         return
+    to_content: Callable[[bytes, str], Content]
+    if source.kind in _OF_FILE:
+        to_content = _OF_FILE[source.kind]
+    else:
+        to_content = partial(parse_body, source.kind, json.dumps(config.parsers[source.kind]))
     yield InputRow(
         url=url,
         source=source.name,
@@ -136,16 +131,14 @@ def _unpacked(file: SourceFile, limit: int) -> bytes:
             raise _CompressionError from error
 
 
-def _json_rows(
-    file: SourceFile, source: FileSource, config: ExtractConfig, quick: bool, piece: FilePiece | None
-) -> Iterator[InputRow]:
-    with open_piece(file, piece) as text:
+def _json_rows(unit: InputUnit, config: ExtractConfig, quick: bool) -> Iterator[InputRow]:
+    with open_piece(unit) as text:
         json_texts = json_rows(text, text.form, config.max_payload_bytes)
-        for number, row in enumerate(json_texts, start=piece.first if piece else 0):
+        for number, row in enumerate(json_texts, start=unit.piece.first if unit.piece else 0):
             if row is None:
-                yield InputRow(f"{_url(source, file)}#{number}", source.name, refused="too_large")
+                yield InputRow(f"{_url(unit)}#{number}", unit.source.name, refused="too_large")
             elif row.strip():
-                yield _record(_parsed(row), number, file, source, quick)
+                yield _record(_parsed(row), number, unit, quick)
 
 
 def _parsed(row: bytes) -> Any:
@@ -155,9 +148,8 @@ def _parsed(row: bytes) -> Any:
         return None
 
 
-def _parquet_rows(
-    file: SourceFile, source: FileSource, config: ExtractConfig, quick: bool, piece: FilePiece | None
-) -> Iterator[InputRow]:
+def _parquet_rows(unit: InputUnit, config: ExtractConfig, quick: bool) -> Iterator[InputRow]:
+    file, source, piece = unit.file, unit.source, unit.piece
     stored, constants, ambiguous = _columns(file, source, quick)
     deleted = file.deleted_rows() if isinstance(file, TableFile) else ()
     number = piece.first if piece else 0
@@ -172,10 +164,10 @@ def _parquet_rows(
                     fields = {name: array[index] for name, array in arrays.items()}
                     values = [fields[name] for name in (source.text_field, source.url_field) if name in fields]
                     if any(_bytes_of(value) > config.max_payload_bytes for value in values):
-                        yield InputRow(f"{_url(source, file)}#{number}", source.name, refused="too_large")
+                        yield InputRow(f"{_url(unit)}#{number}", source.name, refused="too_large")
                     else:
                         row, without = plain_fields(fields)
-                        yield _record(constants | row, number, file, source, quick, [*ambiguous, *without])
+                        yield _record(constants | row, number, unit, quick, [*ambiguous, *without])
                 number += 1
 
 
@@ -219,11 +211,9 @@ def _bytes_of(value: pa.Scalar) -> int:
     return plain.as_buffer().size if isinstance(plain, pa.BinaryScalar) and plain.is_valid else 0
 
 
-def _record(
-    row: Any, number: int, file: SourceFile, source: FileSource, quick: bool, without: Sequence[str] = ()
-) -> InputRow:
+def _record(row: Any, number: int, unit: InputUnit, quick: bool, without: Sequence[str] = ()) -> InputRow:
     """Returns a row of a file; `without` names the fields that have no value in Python."""
-    place = f"{_url(source, file)}#{number}"
+    source, place = unit.source, f"{_url(unit)}#{number}"
     if not isinstance(row, Mapping):
         return InputRow(place, source.name, refused="json_malformed")
     fetched_at = None
@@ -282,7 +272,8 @@ def _digest(data: bytes, quick: bool) -> str:
     return quick_digest(data) if quick else payload_digest(data)
 
 
-def _captures(file: SourceFile, source: FileSource, config: ExtractConfig, quick: bool) -> Iterator[InputRow]:
+def _captures(unit: InputUnit, config: ExtractConfig, quick: bool) -> Iterator[InputRow]:
+    file, source = unit.file, unit.source
     # FastWARC decompresses gzip and zstd; offsets in a bzip2 file are those in the decompressed stream.
     packing = file.packing()
     opener: Callable[..., Any] = bz2.open if packing == "bz2" else open
@@ -297,101 +288,8 @@ def _captures(file: SourceFile, source: FileSource, config: ExtractConfig, quick
             yield from read_warc(content, f"{name}/{clean(member)}", source.name, config, quick=quick)
 
 
-_READERS: dict[str, Callable[[SourceFile, FileSource, ExtractConfig, bool], Iterator[InputRow]]] = {
-    "text": partial(_whole_file, extract_text),
-    "metadata": partial(_whole_file, extract_metadata),
-    "warc": _captures,
-}
-_ROWS: dict[str, Callable[[SourceFile, FileSource, ExtractConfig, bool, FilePiece | None], Iterator[InputRow]]] = {
-    "jsonl": _json_rows,
-    **dict.fromkeys(PARQUET_KINDS, _parquet_rows),
-}
-
-
-def count_rows(rows: Iterable[InputRow], file: SourceFile, source: FileSource, tally: RowCounts) -> Iterator[InputRow]:
-    """Yields the rows of a file, and counts them in `tally`."""
-    for row in rows:
-        tally[source.name, file.path, row.refused] += 1
-        yield row
-
-
-def check_row_counts(tally: RowCounts, files: Sequence[tuple[SourceFile, FileSource]]) -> None:
-    """Checks the numbers of rejected rows.
-
-    Raises:
-        InputError: most rows of a file are not JSON objects, a file is a single object that contains the list of rows,
-            or no row of a source has a text.
-    """
-    by_file: dict[tuple[str, str], Counter[str]] = {}
-    for (name, path, reason), count in tally.items():
-        by_file.setdefault((name, path), Counter())[reason] += count
-    for file, source in files:
-        if counts := by_file.get((source.name, file.path)):
-            _check_file(file, source, counts)
-    _check_sources(files, by_file)
-
-
-def _check_file(file: SourceFile, source: FileSource, counts: Counter[str]) -> None:
-    rows, malformed = counts.total(), counts["json_malformed"]
-    if 2 * malformed > rows:
-        raise InputError(
-            f'{file.path} of the file source "{source.name}": {malformed} of {rows} rows are not JSON objects '
-            f"({_first_malformed(file, source)})",
-            "write one object per line or a list of objects, in UTF-8; exclude the file; or set another kind",
-        )
-    if source.kind == "jsonl" and rows == counts["no_text"] + counts["too_large"] == 1:
-        with explain_read_errors(file, source), open_piece(file, None) as text:
-            wrapped = _WRAPPED.match(text.read(_HEAD))
-        if wrapped:
-            field = wrapped[1].decode("utf-8", "replace")
-            raise InputError(
-                f'{file.path} of the file source "{source.name}" is one JSON object with a list "{field}", and without '
-                f'"{source.text_field}"',
-                f"write the list to a file of its own, for example with jq '.[\"{field}\"]'",
-            )
-
-
-def _first_malformed(file: SourceFile, source: FileSource) -> str:
-    for number, row in _rows(file, source):
-        try:
-            if not isinstance(json.loads(row), Mapping):
-                return f"row {number} is not an object: {row[:_EXCERPT]!r}"
-        except (ValueError, RecursionError) as error:
-            return f"row {number}, {row[:_EXCERPT]!r}: {error}"
-    return "the first one is very long"
-
-
-def _check_sources(
-    files: Sequence[tuple[SourceFile, FileSource]], by_file: Mapping[tuple[str, str], Counter[str]]
-) -> None:
-    by_source: dict[str, Counter[str]] = {}
-    for (name, _), counts in by_file.items():
-        by_source.setdefault(name, Counter()).update(counts)
-    for file, source in files:
-        counts = by_source.get(source.name, Counter())
-        if counts["no_text"] == counts.total() > 0:
-            raise InputError(
-                f'no row of the file source "{source.name}" has a text in the field "{source.text_field}" (the first '
-                f"of {file.path} has: {', '.join(_fields(file, source)) or 'no field'})",
-                "set its text_field",
-            )
-
-
-def _fields(file: SourceFile, source: FileSource) -> list[str]:
-    if isinstance(file, TableFile):
-        return sorted(one.name for one in file.columns)
-    if source.kind == "parquet":
-        return sorted(parquet.schema(file.local()).names)
-    row = json.loads(next((row for _, row in _rows(file, source)), b"null"))
-    return sorted(row) if isinstance(row, dict) else []
-
-
-def _rows(file: SourceFile, source: FileSource) -> Iterator[tuple[int, bytes]]:
-    """Yields number and bytes of the rows of a JSON file; rows above 1 MiB are skipped."""
-    with explain_read_errors(file, source), open_piece(file, None) as text:
-        for number, row in enumerate(json_rows(text, text.form, _LONGEST)):
-            if row and row.strip():
-                yield number, row
+_OF_FILE = {"text": extract_text, "metadata": extract_metadata}
+"""What extracts the content of a whole file, by kind; the other kinds are those of parsers."""
 
 
 def fields_json(fields: Mapping[str, Any], limit: int) -> tuple[str, tuple[str, ...]]:

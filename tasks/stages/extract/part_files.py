@@ -1,13 +1,8 @@
-"""Writers of the parts of the stage: documents, JSON lines, layout and pages, and returned documents.
+"""Writers of the parts of the stage: documents, JSON lines, layout and pages.
 
 Writes `documents/<part>.parquet` in the order of ids, in bounded memory; on request `jsonl/<part>.jsonl.gz`, the same
 documents for readers without Parquet; and `layout/<part>.parquet` and `pages/<part>.parquet` in parts with paged files.
 The schemas are those of `tasks.formats.documents.document`.
-
-Returned documents are copies of documents that have left the dedup index (`tasks.formats.dedup.dedup_index`), so that
-they are no longer duplicates. Reads the index of the previous version, the documents of earlier versions, and the ids
-of the documents of this version. Writes `documents/returned-<n>.parquet`, and an empty
-`rejected/returned-<n>.parquet`.
 """
 
 import contextlib
@@ -15,31 +10,18 @@ import gzip
 import io
 import json
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from types import TracebackType
 from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tasks.core.artifact import ArtifactFolder, PartRecord
-from tasks.core.engine import Engine
-from tasks.core.stage import Output, Part, PartSpec
-from tasks.formats.dedup.dedup_index import (
-    DedupIndex,
-    id_array,
-    returned_copies,
-    returned_documents,
-    returned_part_name,
-    taken_down_ids,
-)
-from tasks.formats.documents.document import DOCUMENT, LAYOUT, PAGES, REJECTED, layout_row
+from tasks.core.stage import Part
+from tasks.formats.documents.document import DOCUMENT, LAYOUT, PAGES, layout_row
 from tasks.formats.documents.layout import PageScore
-from tasks.formats.documents.tombstones import Tombstones
 from tasks.stages.extract.guard import Outcome
 from tasks.stages.extract.row import Content, InputRow, Poison
 
@@ -146,40 +128,31 @@ def write_documents(part: Part, documents: OrderedDocuments, *, jsonl: bool) -> 
         lines = None
         if jsonl:
             target = files.enter_context(part.file(f"jsonl/{part.name}.jsonl.gz", rows=documents.rows))
-            lines = files.enter_context(_JsonLines(target))
+            lines = files.enter_context(_packed(target))
         for table in documents.tables():
             parquet.write_table(table)
             if lines is not None:
-                lines.write(table.to_pylist())
+                lines.writelines(map(_json_line, table.to_pylist()))
     part.count_out(documents.rows)
     part.metric("text_bytes", documents.text_bytes)
 
 
-class _JsonLines:
-    """Writes one JSON object per document, gzip-compressed; the same documents give the same bytes. A context manager.
+@contextlib.contextmanager
+def _packed(file: BinaryIO) -> Iterator[BinaryIO]:
+    """Yields a file whose bytes are written to `file` gzip-compressed; the same bytes give the same bytes."""
+    # The gzip header has neither name nor time, so that the bytes depend only on the documents.
+    with (
+        gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=_GZIP_LEVEL, mtime=0) as packed,
+        io.BufferedWriter(cast(io.RawIOBase, packed), 1 << 20) as buffered,
+    ):
+        yield buffered
 
-    Args:
-        file: the output file, which is written sequentially and not closed.
-    """
 
-    def __init__(self, file: BinaryIO) -> None:
-        # The gzip header has neither name nor time, so that the bytes depend only on the documents.
-        self._packed = gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=_GZIP_LEVEL, mtime=0)
-        self._out = io.BufferedWriter(cast(io.RawIOBase, self._packed), 1 << 20)
-
-    def __enter__(self) -> "_JsonLines":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._out.close()
-        self._packed.close()
-
-    def write(self, documents: Iterable[Mapping[str, object]]) -> None:
-        """Writes rows of DOCUMENT; times become ISO 8601 (UTC, milliseconds) or null, metadata a JSON object."""
-        for document in documents:
-            fields = {name: _json_value(document[name]) for name in _FIELDS}
-            fields["metadata"] = json.loads(str(document["metadata"] or "null"))
-            self._out.write(json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
+def _json_line(document: Mapping[str, object]) -> bytes:
+    """Returns a row of DOCUMENT; times are ISO 8601 (UTC, milliseconds) or null, metadata a JSON object."""
+    fields = {name: _json_value(document[name]) for name in _FIELDS}
+    fields["metadata"] = json.loads(str(document["metadata"] or "null"))
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
 def _json_value(value: object) -> object:
@@ -247,48 +220,3 @@ class PagedFiles:
             {"url": row.url, "source": row.source, "page": page.page, "score": page.score, "needs_ocr": page.needs_ocr}
             for page in pages
         ]
-
-
-def returned_parts(
-    index: DedupIndex, takedowns: Tombstones, names: Sequence[str], output: Output, engine: Engine
-) -> list[PartRecord]:
-    """Writes one part for each part of the index with returned documents.
-
-    Args:
-        index: dedup index of the previous version.
-        takedowns: tombstones of documents and pages that are taken down.
-        names: names of the parts that this version has extracted; documents in them are not written again.
-        output: the artifact being written.
-        engine: executor of the parts.
-    """
-    numbers = range(index.count)
-    ids = [part_ids for _, part_ids in sorted(engine.map(partial(taken_down_ids, index, takedowns), numbers))]
-    taken_down = pa.concat_arrays([id_array([]), *ids])
-    results = sorted(engine.map(partial(returned_copies, index, taken_down, takedowns), numbers))
-    returned = {number: copies for number, copies in results if copies.num_rows}
-    if returned:
-        own = ArtifactFolder(output.store, output.address, output.address.path)
-        candidates = pa.concat_arrays([copies.column("id").combine_chunks() for copies in returned.values()])
-        ids = [part_ids for _, part_ids in engine.map(partial(_already_written, own, candidates), names)]
-        written = pa.concat_arrays([id_array([]), *ids])
-        returned = {
-            number: copies.filter(pc.invert(pc.is_in(copies.column("id"), written)))
-            for number, copies in returned.items()
-        }
-    specs = [PartSpec(returned_part_name(number), copies) for number, copies in returned.items() if copies.num_rows]
-    return output.map_parts(engine, partial(_returned_part, index), specs)
-
-
-def _already_written(own: ArtifactFolder, candidates: pa.Array, name: str) -> pa.Array:
-    """Returns the ids in `candidates` of documents in the part `name`; runs on a worker."""
-    ids = own.table(f"documents/{name}.parquet", columns=["id"]).column("id").combine_chunks()
-    return candidates.filter(pc.is_in(candidates, value_set=ids))
-
-
-def _returned_part(index: DedupIndex, part: Part, copies: pa.Table) -> None:
-    """Writes the documents of the rows `copies` of the index; runs on a worker."""
-    part.count_in(copies.num_rows)
-    documents = returned_documents(index, copies).cast(DOCUMENT)
-    part.metric("text_bytes", sum(len(text.encode()) for text in documents.column("text").to_pylist()))
-    part.table("documents", documents)
-    part.table("rejected", REJECTED.empty_table(), out=False)

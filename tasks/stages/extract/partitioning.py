@@ -1,8 +1,8 @@
 """Partitioning of the input into parts, and reading of pieces of large files.
 
-Reads names, sizes and bytes of external files. The parts are a function of the inputs and the settings, not of the
-workers. A unit is one WARC file, one file of a source, or a piece of a file of rows that is too large for one part.
-Parts are sequences of consecutive units with about equal weights.
+Reads sizes and bytes of the units of `sources`. The parts are a function of the inputs and the settings, not of the
+workers. A file of rows that is too large for one part is split into pieces. Parts are sequences of consecutive units
+with about equal weights.
 
 Parquet files are split between row groups, JSON files at the ends of lines or values. Plain UTF-8 can be read from any
 offset. Compressed files and files in UTF-16 can only be read from the beginning, so a process keeps the stream of its
@@ -10,10 +10,8 @@ last piece open: the next piece continues there, and any other piece skips the b
 """
 
 import contextlib
-import fnmatch
-import sysconfig
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -22,127 +20,18 @@ import pyarrow as pa
 from tasks.core import parquet
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
-from tasks.formats.documents.external_files import SourceFile, find, other_kind
+from tasks.formats.documents.external_files import SourceFile, other_kind
 from tasks.formats.documents.json_rows import BLOCK, Form, JsonText, detect_form, open_text, value_ends
-from tasks.formats.documents.text import hash64
-from tasks.formats.lakes import FORMATS
-from tasks.stages.extract.config import PLACEHOLDERS, ExtractConfig, FileSource
+from tasks.stages.extract.config import ExtractConfig
+from tasks.stages.extract.sources import PARQUET_KINDS, ROW_KINDS, FilePiece, InputUnit
 
 _HEAD = 512
-PARQUET_KINDS = ("parquet", *FORMATS)
-ROW_KINDS = ("jsonl", *PARQUET_KINDS)
-"""Kinds of sources whose files hold one document per row."""
-
-# Compressed pages decompress to about four times their size, and extraction takes longer than reading text.
-PACKED_WEIGHT = 4
 MIN_PARTS = 8
 PIECES = 4
 """Pieces per part of a large file, so that parts can be filled evenly."""
 RUNS = 20
 """Maximum number of runs (groups of parts) of a compressed file. A run first skips the bytes before it, half the file
 on average. Reading rows takes about ten times as long as skipping them, so the total time at most doubles."""
-
-
-def find_files(source: FileSource) -> list[SourceFile]:
-    """Returns the files of a source in name order; of a table, those of its snapshot.
-
-    Raises:
-        InputError: the pattern matches no file, all files are excluded, or the table cannot be read.
-        StoreError, TransientError: the object store of the pattern cannot be used, or does not respond.
-    """
-    return select_files(source)[0]
-
-
-def select_files(source: FileSource, identity: str = "") -> tuple[list[SourceFile], list[str]]:
-    """Returns the files of a source in name order, and the globs of `exclude` that match none; see `find_files`.
-
-    Args:
-        source: the source.
-        identity: the snapshot of its table; "" for the one that the settings name.
-    """
-    if table := source.table():
-        files: list[SourceFile] = [*table.snapshot(identity or table.current()).files]
-    else:
-        pattern = source.path
-        for placeholder, name in PLACEHOLDERS.items():
-            pattern = pattern.replace(placeholder, sysconfig.get_path(name))
-        files = find(pattern, f'the file source "{source.name}"')
-    matches = {glob: {file.name for file in files if fnmatch.fnmatch(file.name, glob)} for glob in source.exclude}
-    excluded = set[str]().union(*matches.values())
-    included = [file for file in files if file.name not in excluded]
-    if not included:
-        raise InputError(f'the file source "{source.name}" excludes all {len(files)} files', "correct its exclude")
-    unmatched = [glob for glob, names in matches.items() if not names]
-    return sorted(_sample(included, source), key=lambda file: file.name), unmatched
-
-
-def _sample(files: list[SourceFile], source: FileSource) -> list[SourceFile]:
-    if source.max_files is None and source.max_bytes is None:
-        return files
-    # By hash of the name: a sample of the whole tree, the same on every machine.
-    ordered = sorted(files, key=lambda file: (hash64(file.name), file.name))[: source.max_files]
-    sample, total = [], 0
-    for file in ordered:
-        total += file.bytes
-        if source.max_bytes is not None and total > source.max_bytes:
-            break
-        sample.append(file)
-    return sample or ordered[:1]
-
-
-@dataclass(frozen=True)
-class FilePiece:
-    """A piece of a file of rows.
-
-    Attributes:
-        first: number of its first row in the file, from 0; for JSON lines the line number.
-        start: first byte of the text in UTF-8, or first row group.
-        end: end of the piece, exclusive, in the unit of `start`.
-        weight: uncompressed size in bytes.
-        streamed: whether the bytes before the piece must be read first.
-    """
-
-    first: int
-    start: int
-    end: int
-    weight: int
-    streamed: bool = False
-
-    def joined(self, following: "FilePiece") -> "FilePiece":
-        """Returns this piece and the following one as one piece."""
-        return FilePiece(self.first, self.start, following.end, self.weight + following.weight, self.streamed)
-
-
-@dataclass(frozen=True)
-class InputUnit:
-    """One input file, or a piece of it.
-
-    Attributes:
-        file: the file; a file of the crawl is in the store at `file.path`.
-        source: source of the file; None for a file of the crawl.
-        records: number of captures in a file of the crawl.
-        index: path of its CDXJ index, or "".
-        piece: the piece of the file; None for the whole file.
-    """
-
-    file: SourceFile
-    source: FileSource | None = None
-    records: int = 0
-    index: str = ""
-    piece: FilePiece | None = None
-
-    @property
-    def weight(self) -> int:
-        """Input bytes as counted for `ExtractConfig.part_bytes`; at least 1."""
-        if self.piece is not None:
-            return max(1, self.piece.weight)
-        packed = self.source is None or self.source.kind in ("warc", *PARQUET_KINDS) or self.file.is_packed
-        return max(1, self.file.bytes * (PACKED_WEIGHT if packed else 1))
-
-    @property
-    def stream(self) -> str:
-        """Path of the file if the unit is a piece whose preceding bytes must be read first, otherwise ""."""
-        return self.file.path if self.piece is not None and self.piece.streamed else ""
 
 
 def divide(units: Sequence[InputUnit], config: ExtractConfig, engine: Engine) -> list[InputUnit]:
@@ -152,20 +41,15 @@ def divide(units: Sequence[InputUnit], config: ExtractConfig, engine: Engine) ->
         InputError: such a file cannot be read.
     """
     share = max(1, sum(unit.weight for unit in units) // _part_count(units, config))
-    large = [number for number, unit in enumerate(units) if _is_rows(unit) and unit.weight > share]
+    large = [number for number, unit in enumerate(units) if unit.source.kind in ROW_KINDS and unit.weight > share]
     results = engine.map(partial(_split, max(1, share // PIECES)), [units[number] for number in large])
     pieces = {large[index]: split for index, split in results}
     return [piece for number, unit in enumerate(units) for piece in pieces.get(number, [unit])]
 
 
-def _is_rows(unit: InputUnit) -> bool:
-    return unit.source is not None and unit.source.kind in ROW_KINDS
-
-
 def _split(size: int, unit: InputUnit) -> list[InputUnit]:
     """Splits a file of rows into pieces of about `size` bytes; an empty file is returned unchanged."""
-    assert unit.source is not None
-    with explain_read_errors(unit.file, unit.source):
+    with explain_read_errors(unit):
         return [replace(unit, piece=piece) for piece in cut(unit.file, unit.source.kind, size)] or [unit]
 
 
@@ -186,27 +70,20 @@ def arrange(units: Sequence[InputUnit], config: ExtractConfig) -> list[list[Inpu
         middle = before + unit.weight / 2
         groups.setdefault(min(count - 1, int(middle * count / total)), []).append(unit)
         before += unit.weight
-    return [list(_joined(groups[index])) for index in sorted(groups)]
+    return [_joined(groups[index]) for index in sorted(groups)]
 
 
-def _joined(units: Sequence[InputUnit]) -> Iterator[InputUnit]:
-    """Yields units, with adjacent pieces of one file joined."""
-    current: InputUnit | None = None
+def _joined(units: Sequence[InputUnit]) -> list[InputUnit]:
+    """Returns units, with adjacent pieces of one file joined."""
+    joined: list[InputUnit] = []
     for unit in units:
-        if (
-            current
-            and current.piece
-            and unit.piece
-            and unit.file.path == current.file.path
-            and unit.source == current.source
-        ):
-            current = replace(current, piece=current.piece.joined(unit.piece))
-            continue
-        if current:
-            yield current
-        current = unit
-    if current:
-        yield current
+        last = joined[-1] if joined else None
+        if last and last.piece and unit.piece and (last.file.path, last.source) == (unit.file.path, unit.source):
+            weight = last.piece.weight + unit.piece.weight
+            joined[-1] = replace(last, piece=replace(last.piece, end=unit.piece.end, weight=weight))
+        else:
+            joined.append(unit)
+    return joined
 
 
 def run_names(parts: Sequence[Sequence[InputUnit]]) -> list[str]:
@@ -279,8 +156,9 @@ def _values(text: JsonText, size: int, streamed: bool) -> Iterator[FilePiece]:
 
 
 @contextlib.contextmanager
-def explain_read_errors(file: SourceFile, source: FileSource) -> Iterator[None]:
+def explain_read_errors(unit: InputUnit) -> Iterator[None]:
     """Converts errors while a file is read to an InputError with file and source."""
+    file, source = unit.file, unit.source
     try:
         yield
     except FileNotFoundError as error:
@@ -325,13 +203,14 @@ class PieceReader:
 
 
 @contextlib.contextmanager
-def open_piece(file: SourceFile, piece: FilePiece | None) -> Iterator[PieceReader]:
-    """Yields a reader of a piece of a JSON file, or of the whole file for None; the text is UTF-8.
+def open_piece(unit: InputUnit) -> Iterator[PieceReader]:
+    """Yields a reader of a JSON file, or of a piece of one; the text is UTF-8.
 
     Raises:
         OSError: the file cannot be read.
         InputError: the file has changed since it was split, or is of another kind.
     """
+    file, piece = unit.file, unit.piece
     if piece is not None and piece.streamed:
         yield from _resume_stream(file, piece)
         return

@@ -39,8 +39,7 @@ def run(config: TunedConfig, inputs: Inputs, output: Output, engine: Engine) -> 
             with Path(initial.file).open("rb") as source, part.file(f"{FOLDER}/{WEIGHTS}") as target:
                 copy_renamed(source, target, llama_name)
             for name, content in files.items():
-                with part.file(f"{FOLDER}/{name}") as file:
-                    file.write(content)
+                part.write(f"{FOLDER}/{name}", content)
     name = config.model or f"{output.address.name.partition('/')[0]}-tuned"
     output.register_model(FOLDER, name)
     return Report(note=f"registered as {name}", inputs=sources)

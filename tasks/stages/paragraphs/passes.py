@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tasks.core.artifact import ArtifactFolder
@@ -123,8 +122,7 @@ def scan_part(min_words: int, extracted: ArtifactFolder, part: Part, job: tuple[
             for column, value in zip(columns, values, strict=True):
                 column.append(value)
     places = pa.table([pa.array(column, field.type) for column, field in zip(columns, PLACES, strict=True)], PLACES)
-    with part.file(f"places/{name}.parquet", rows=places.num_rows) as file:
-        pq.write_table(places, file, compression="zstd", compression_level=3, store_schema=True)
+    part.write_table(f"places/{name}.parquet", places)
     run = _run(documents, np.array(domains, np.uint64), places.filter(pc.greater_equal(places["words"], min_words)))
     sorted_runs.write(part, path, [run])
     part.metric("paragraphs", places.num_rows)
@@ -159,8 +157,7 @@ def count_part(
         config, sorted_runs.read_bucket(own, runs.paths(), RUN, number, ranges.count)
     )
     for table, paths in ((repeated_counts, ranges), (most_repeated([repeated_counts]), ranges.sibling(TOP))):
-        with part.file(paths.path(number, "parquet"), rows=table.num_rows) as file:
-            pq.write_table(table, file, compression="zstd", compression_level=3, store_schema=True)
+        part.write_table(paths.path(number, "parquet"), table)
     part.metric("distinct", distinct)
     part.metric("repeated", repeated_counts.num_rows)
 

@@ -21,17 +21,15 @@ Documents are neither dropped nor changed here; consolidate does that.
 Memory of this process: 100 rows per range of hashes, one range at a time.
 """
 
-import io
 from collections.abc import Iterable
 from functools import partial
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tasks.core.artifact import ArtifactFolder, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.pages import template
-from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
+from tasks.core.stage import Inputs, Output, Part, PartSpec, Report, total
 from tasks.formats.dedup.sorted_runs import Buckets, bucket_count
 from tasks.formats.documents.document import parts_of
 from tasks.stages.paragraphs import ParagraphsConfig
@@ -62,12 +60,12 @@ def run(config: ParagraphsConfig, inputs: Inputs, output: Output, engine: Engine
     """Finds repeated paragraphs in all documents; raises InputError if there is no document."""
     extracted = inputs["extracted"]
     names = parts_of(extracted)
-    own = ArtifactFolder(output.store, output.address, output.address.path)
+    own = output.folder
     runs = Buckets("runs", len(names))
     specs = [PartSpec(f"scan-{name}", (name, path)) for name, path in zip(names, runs.paths(), strict=True)]
     scanning = partial(scan_part, config.min_words, extracted.folder)
     scanned = output.map_parts(engine, scanning, specs, conserved=False)
-    ranges = Buckets(FOLDER, bucket_count(int(_sum(scanned, "counted")), config.bucket_paragraphs))
+    ranges = Buckets(FOLDER, bucket_count(int(total(scanned, "counted")), config.bucket_paragraphs))
     specs = [PartSpec(ranges.name(number), number) for number in range(ranges.count)]
     counted = output.map_parts(engine, partial(count_part, config, own, runs, ranges), specs, conserved=False)
     _write_top(ranges.sibling(TOP), own, output)
@@ -90,26 +88,22 @@ def _write_top(ranges: Buckets, own: ArtifactFolder, output: Output) -> None:
     top = COUNTS.empty_table()
     for path in ranges.paths("parquet"):
         top = most_repeated([top, own.table(path)])
-    with output.part("top", conserved=False) as part, part.file(TOP_FILE, rows=top.num_rows) as file:
-        pq.write_table(top, file, compression="zstd", compression_level=3)
-
-
-def _sum(records: Iterable[PartRecord], name: str) -> float:
-    return sum(record.metrics.get(name, 0.0) for record in records)
+    with output.part("top", conserved=False) as part:
+        part.write_table(TOP_FILE, top)
 
 
 def _metrics(
     scanned: Iterable[PartRecord], counted: Iterable[PartRecord], marked: Iterable[PartRecord]
 ) -> dict[str, float]:
     marked, counted = list(marked), list(counted)
-    characters = _sum(marked, "characters")
+    characters = total(marked, "characters")
     return {
         "documents": float(sum(record.rows_in for record in marked)),
-        "documents_with_repeats": _sum(marked, "documents_with_repeats"),
-        "paragraphs": _sum(scanned, "paragraphs"),
-        "distinct": _sum(counted, "distinct"),
-        "repeated": _sum(counted, "repeated"),
-        "repeated_share": _sum(marked, "repeated_characters") / characters if characters else 0.0,
+        "documents_with_repeats": total(marked, "documents_with_repeats"),
+        "paragraphs": total(scanned, "paragraphs"),
+        "distinct": total(counted, "distinct"),
+        "repeated": total(counted, "repeated"),
+        "repeated_share": total(marked, "repeated_characters") / characters if characters else 0.0,
     }
 
 
@@ -132,20 +126,11 @@ def collect(own: ArtifactFolder, names: Iterable[str]) -> pa.Table:
 
 def write_report(part: Part, config: ParagraphsConfig, boilerplate: pa.Table, metrics: dict[str, float]) -> None:
     """Writes the table and the page."""
-    with part.file(TABLE, rows=boilerplate.num_rows) as file:
-        file.write(as_parquet(boilerplate))
-    with part.file(PAGE) as file:
-        file.write(page(config, boilerplate, metrics))
+    part.write_table(TABLE, boilerplate)
+    part.write(PAGE, page(config, boilerplate, metrics))
 
 
 def page(config: ParagraphsConfig, boilerplate: pa.Table, metrics: dict[str, float]) -> bytes:
     """Returns the page as HTML in UTF-8, without scripts and external resources."""
     context = {"config": config, "rows": boilerplate.to_pylist(), "metrics": metrics}
     return template(__package__, "report.html").render(context).encode("utf-8", "replace")
-
-
-def as_parquet(table: pa.Table) -> bytes:
-    """Returns a table as a Parquet file."""
-    file = io.BytesIO()
-    pq.write_table(table, file, compression="zstd", compression_level=3)
-    return file.getvalue()

@@ -77,14 +77,6 @@ class ReferenceFile:
 
 
 @dataclass(frozen=True)
-class Listing:
-    """Hashes, and sizes in UTF-8 bytes, of the texts of a file, in order."""
-
-    hashes: NDArray[np.uint64]
-    sizes: NDArray[np.int64]
-
-
-@dataclass(frozen=True)
 class WordSample:
     """Texts as word ids.
 
@@ -119,10 +111,14 @@ def files_with_texts(references: Sequence[ReferenceText], extracted: Artifact | 
     return files
 
 
-def listing(unit: ReferenceFile) -> Listing:
-    """Returns hashes and sizes of the texts of a file."""
+def listing(task: tuple[int, ReferenceFile]) -> NDArray[np.void]:
+    """Returns the texts of a file, given with its number, in order (dtype CANDIDATE); ranks are 0."""
+    number, unit = task
     rows = [(hash64(text), len(text.encode())) for text in unit.texts()]
-    return Listing(np.array([row[0] for row in rows], np.uint64), np.array([row[1] for row in rows], np.int64))
+    records = np.zeros(len(rows), CANDIDATE)
+    records["hash"], records["size"] = np.array([row[0] for row in rows], np.uint64), [row[1] for row in rows]
+    records["unit"], records["place"] = number, np.arange(len(rows))
+    return records
 
 
 @dataclass(frozen=True)
@@ -133,49 +129,33 @@ class SampleIndices:
     heldout: list[NDArray[np.int64]]
 
 
-def draw(listings: Sequence[Listing], config: PerplexityConfig) -> SampleIndices:
-    """Samples the training and held-out texts of a model; raises InputError for fewer than two distinct texts."""
-    hashes = np.concatenate([listed.hashes for listed in listings])
-    sizes = np.concatenate([listed.sizes for listed in listings])
-    distinct = distinct_texts(hashes, sizes)
-    if len(distinct) < 2:
+def draw(listings: Sequence[NDArray[np.void]], config: PerplexityConfig) -> SampleIndices:
+    """Samples the training and held-out texts of a model from the listings of its files, by number.
+
+    Raises:
+        InputError: there are fewer than two distinct texts.
+    """
+    texts = np.concatenate(listings)
+    texts = texts[texts["size"] > 0]
+    distinct = len(np.unique(texts["hash"]))
+    if distinct < 2:
         raise InputError(
-            f"the references have {len(distinct)} distinct texts", "name more: some are held out to evaluate the model"
+            f"the references have {distinct} distinct texts", "name more: some are held out to evaluate the model"
         )
-    split_hashes = ranks(hashes[distinct], "heldout")
+    texts["rank"] = ranks(texts["hash"], _sample(config.seed))
+    split_hashes = ranks(texts["hash"], "heldout")
     is_heldout = split_hashes <= np.uint64(max(int(config.heldout_share * 2**64), int(split_hashes.min())))
     if is_heldout.all():
         is_heldout = split_hashes <= split_hashes.min()
-    limits = {False: config.sample_bytes, True: config.sample_bytes * config.heldout_share}
-    selected = {}
-    for heldout, limit in limits.items():
-        pool = distinct[is_heldout == heldout]
-        selected[heldout] = pool[sample_indices(hashes[pool], sizes[pool], limit, config.seed)]
-    return SampleIndices(training=by_file(selected[False], listings), heldout=by_file(selected[True], listings))
 
+    def places(pool: NDArray[np.void], limit: float) -> list[NDArray[np.int64]]:
+        selected = lowest(pool, limit)
+        return [np.sort(selected["place"][selected["unit"] == number]) for number in range(len(listings))]
 
-def distinct_texts(hashes: NDArray[np.uint64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns the indices of the distinct non-empty texts; of equal texts, that of the first."""
-    first = np.unique(hashes, return_index=True)[1]
-    return first[sizes[first] > 0]
-
-
-def by_file(indices: NDArray[np.int64], listings: Sequence[Listing]) -> list[NDArray[np.int64]]:
-    """Converts indices into the concatenation of all files to indices within each file."""
-    ends = np.cumsum([len(listed.hashes) for listed in listings])
-    ordered = np.sort(indices)
-    groups = np.split(ordered, np.searchsorted(ordered, ends[:-1]))
-    return [
-        group - (end - len(listed.hashes)) for group, end, listed in zip(groups, ends.tolist(), listings, strict=True)
-    ]
-
-
-def sample_indices(hashes: NDArray[np.uint64], sizes: NDArray[np.int64], limit: float, seed: int) -> NDArray[np.int64]:
-    """Returns the indices of a sample of `limit` bytes: the texts with the lowest ranks for `seed`, at least one."""
-    order = np.argsort(ranks(hashes, _sample(seed)), kind="stable")
-    before = np.cumsum(sizes[order]) - sizes[order]
-    selected: NDArray[np.int64] = order[before < limit]
-    return selected
+    return SampleIndices(
+        training=places(texts[~is_heldout], config.sample_bytes),
+        heldout=places(texts[is_heldout], config.sample_bytes * config.heldout_share),
+    )
 
 
 def _sample(seed: int) -> str:
@@ -190,17 +170,13 @@ def ranks(hashes: NDArray[np.uint64], purpose: str) -> NDArray[np.uint64]:
 
 def candidates(limit: float, seed: int, task: tuple[int, ReferenceFile]) -> NDArray[np.void]:
     """Returns the texts of a file, given with its number, that may be in the sample of all files; see `lowest`."""
-    number, unit = task
-    listed = listing(unit)
-    records = np.zeros(len(listed.hashes), CANDIDATE)
-    records["rank"] = ranks(listed.hashes, _sample(seed))
-    records["hash"], records["size"] = listed.hashes, listed.sizes
-    records["unit"], records["place"] = number, np.arange(len(records))
+    records = listing(task)
+    records["rank"] = ranks(records["hash"], _sample(seed))
     return lowest(records, limit)
 
 
 def lowest(candidates: NDArray[np.void], limit: float) -> NDArray[np.void]:
-    """Returns a sample of `limit` bytes of some candidates: that of `sample_indices` for the distinct texts.
+    """Returns a sample of `limit` bytes of some candidates: the distinct texts with the lowest ranks, at least one.
 
     A text that is not among the lowest of its file is not among the lowest of all, so files can be added in sequence.
     """

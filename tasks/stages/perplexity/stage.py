@@ -102,7 +102,7 @@ def run(config: PerplexityConfig, inputs: Inputs, output: Output, engine: Engine
     for language in missing:
         _train(language, config, extracted, documents.get(language, []), output, engine)
     for language in languages:
-        output.log_file(f"card-{language}.md", output.store.read(f"{output.address.path}/{language}/{CARD}"))
+        output.log_file(f"card-{language}.md", output.folder.read(f"{language}/{CARD}"))
     metrics = {name: value for language in languages for name, value in output.committed[language].metrics.items()}
     perplexities = ", ".join(f"{language} {metrics[f'{language}/heldout_perplexity']:.0f}" for language in languages)
     return Report(metrics=metrics, note=f"perplexity on held-out text: {perplexities}")
@@ -119,7 +119,7 @@ def _train(
     files = files_with_texts(
         [reference for reference in config.references if reference.language == language], extracted
     )
-    listings = map_in_order(engine, listing, files)
+    listings = map_in_order(engine, listing, list(enumerate(files)))
     sample = draw(listings, config)
     tasks = list(zip(files, sample.training, sample.heldout, strict=True))
     samples = map_in_order(engine, read_sample, tasks)
@@ -134,12 +134,11 @@ def _train(
     for reference in config.references:
         indices = [index for index, unit in enumerate(files) if unit.reference == reference]
         if indices:
-            sizes = [int(listings[index].sizes[sample.training[index]].sum()) for index in indices]
+            sizes = [int(listings[index]["size"][sample.training[index]].sum()) for index in indices]
             uses.append(ReferenceUse(reference, sum(len(sample.training[index]) for index in indices), sum(sizes)))
     with output.part(language, conserved=False) as part:
         _write(part, language, model, estimated, cuts, heldout)
-        with part.file(f"{language}/{CARD}") as file:
-            file.write(card(language, config, uses, estimated, heldout, cuts).encode())
+        part.write(f"{language}/{CARD}", card(language, config, uses, estimated, heldout, cuts).encode())
         for name, value in _figures(estimated, heldout, cuts).items():
             part.metric(f"{language}/{name}", value)
 
@@ -162,8 +161,7 @@ def _write(
     part: Part, language: str, model: NgramModel, estimated: EstimatedModel, cuts: Cuts, heldout: Scores
 ) -> None:
     def write(name: str, data: bytes) -> None:
-        with part.file(f"{language}/{name}") as file:
-            file.write(data)
+        part.write(f"{language}/{name}", data)
 
     model.save(write)
     about: dict[str, Any] = {"cuts": [cuts.head, cuts.middle], "cuts_of": cuts.of, **_figures(estimated, heldout, cuts)}

@@ -27,8 +27,7 @@ def run(config: PlanConfig, inputs: Inputs, output: Output, engine: Engine) -> R
     if "reconciled" not in output.committed:
         with output.part("reconciled", conserved=False) as part:
             for name, content in (("reconciled.json", canonical_json(rows).encode() + b"\n"), ("reconciled.md", text)):
-                with part.file(name) as file:
-                    file.write(content)
+                part.write(name, content)
     output.log_file("reconciled.md", text)
     ratios = {f"ratio/{row['name']}": row["ratio"] for row in rows if row["ratio"] is not None}
     hours = next((row for row in rows if row["name"] == "GPU-hours"), None)

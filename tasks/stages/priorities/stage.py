@@ -58,8 +58,7 @@ def run(config: PrioritiesConfig, inputs: Inputs, output: Output, engine: Engine
                 pq.write_table(
                     pa.Table.from_pylist(rows, schema=PRIORITIES), file, compression="zstd", compression_level=3
                 )
-            with part.file(PAGE) as file:
-                file.write(page(str(output.address), by, wanted, counts, factors).encode())
+            part.write(PAGE, page(str(output.address), by, wanted, counts, factors).encode())
             part.metric("hosts", len(rows))
             part.metric("raised", sum(factor > 1 for factor in factors.values()))
     metrics = output.committed[_WHOLE].metrics
@@ -89,7 +88,7 @@ class _Count:
 
 def _sum(output: Output, names: list[str]) -> Counts:
     counts: dict[str, Counter[str]] = defaultdict(Counter)
-    folder = ArtifactFolder(output.store, output.address, output.address.path)
+    folder = output.folder
     for name in names:
         for row in folder.table(f"{_COUNTS}/{name}.parquet").to_pylist():
             counts[row["host"]][row["value"]] += row["documents"]

@@ -33,10 +33,8 @@ def run(config: RegisterConfig, inputs: Inputs, output: Output, engine: Engine) 
         with checkpoint.open(f"{last}/model.safetensors") as source, part.file("model/model.safetensors") as target:
             copy_renamed(source, target, llama_name)
         for name, content in files.items():
-            with part.file(f"model/{name}") as file:
-                file.write(content)
-        with part.file("model/lineage.json") as file:
-            file.write(canonical_json(_lineage(inputs, last, scores)).encode())
+            part.write(f"model/{name}", content)
+        part.write("model/lineage.json", canonical_json(_lineage(inputs, last, scores)).encode())
     output.register_model("model", config.model)
     return Report(metrics={"bpb": float(scores["bpb"])})
 

@@ -18,14 +18,13 @@ pieces that end at changes of the first `min_tokens` tokens, so that no run is i
 Memory of a worker: about 400 bytes per suffix of a piece (`_PIECE`), and 60 bytes per occurrence of a larger run.
 """
 
-import io
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
@@ -33,22 +32,24 @@ from tasks.core.artifact import Artifact, ArtifactFolder, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.open_files import load_array
 from tasks.core.pages import template
-from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
+from tasks.core.stage import Inputs, Output, Part, PartSpec, Report, total
 from tasks.filters.recognisers.scan import without_personal_data
 from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.formats.tokens.index import DocumentIndex, IndexEntry
-from tasks.formats.tokens.repeats import FREQUENT, LONGEST, REPEAT
+from tasks.formats.tokens.repeats import DOCUMENT, FREQUENT, KIND, LONGEST, REPEAT, RUN, SPAN
 from tasks.formats.tokens.shard import ShardSet, parse_shard_name
 from tasks.formats.tokens.spans import SpanIndex, group_names
 from tasks.formats.web.domain import domain_of, host_name
 from tasks.stages.repeats import RepeatsConfig
-from tasks.stages.repeats.mark import ShardJob, mark_shard
-from tasks.stages.repeats.maximal import MAXIMAL, Key, Suffixes, maximal, occurrences, outstanding, repeated
+from tasks.stages.repeats.maximal import MAXIMAL, OCCURRENCE, Key, Suffixes, maximal, occurrences, outstanding, repeated
 
 VERSION = 1
 _PIECE = 1 << 18
 """Approximate number of suffixes of a piece."""
+
+_BLOCK_TOKENS = 1 << 22
+"""Approximate number of tokens that are marked together."""
 
 Range = tuple[int, Key | None, Key | None]
 """A range of the suffixes: its number, its first key, and the key that it ends before; None: no bound."""
@@ -75,7 +76,7 @@ def run(config: RepeatsConfig, inputs: Inputs, output: Output, engine: Engine) -
     specs = [PartSpec(ranges.name(bound[0]), bound) for bound in bounds]
     finding = partial(find_range, config.min_tokens, spans.folder, groups, shards, ranges)
     range_records = output.map_parts(engine, finding, specs, conserved=False)
-    own = ArtifactFolder(output.store, output.address, output.address.path)
+    own = output.folder
     shard_specs = [PartSpec(shard, ShardJob(shard, begin)) for shard, begin in suffixes.text.begins().items()]
     shard_records = output.map_parts(engine, partial(mark_shard, config.min_tokens, shards, own, ranges), shard_specs)
     metrics = _metrics(range_records, shard_records)
@@ -124,21 +125,137 @@ def _outstanding(repeats: NDArray[np.void]) -> NDArray[np.void]:
     return np.unique(np.concatenate([outstanding(repeats, by, LIST_LENGTH) for by in LISTS.values()]))
 
 
+class ShardJob(NamedTuple):
+    """One shard: its name, and the offset of its tokens in those of all shards."""
+
+    shard: str
+    begin: int
+
+
+class _RepeatMasks(NamedTuple):
+    """Masks of the tokens of some documents: `inside` repeats, and `again` without first occurrences."""
+
+    inside: NDArray[np.bool_]
+    again: NDArray[np.bool_]
+    starts: NDArray[np.int64]
+    """Starts of repeated runs of `width` tokens, ascending; `counts` has their numbers of occurrences."""
+    counts: NDArray[np.int64]
+
+
+def mark_shard(width: int, shards: ShardSet, own: ArtifactFolder, ranges: Buckets, part: Part, job: ShardJob) -> None:
+    """Writes the tokens of the documents of one shard that are in repeats; runs on a worker.
+
+    Args:
+        width: length of the shortest repeat, in tokens.
+        shards: the shards.
+        own: folder of the stage's artifact.
+        ranges: names of its files with occurrences.
+        part: receives the file.
+        job: the shard.
+    """
+    shard = shards.shard(job.shard)
+    part.count_in(shard.rows)
+    begin, tables = job.begin, [DOCUMENT.empty_table()]
+    uids = shard.uids
+    for rows, lengths in _blocks(shard.lengths):
+        size = int(lengths.sum())
+        records = sorted_runs.read_range(own, ranges.paths(), OCCURRENCE, 2 * begin, 2 * (begin + size))
+        masks = _masks(records, begin, size, width)
+        tables.append(_table(masks, lengths, uids[rows]))
+        part.metric("tokens", size - len(lengths))
+        part.metric("repeated_tokens", int(masks.inside.sum()))
+        part.metric("again_tokens", int(masks.again.sum()))
+        begin += size
+    table = pa.concat_tables(tables).combine_chunks()
+    part.metric("documents_with_repeats", int(np.count_nonzero(table.column("share").to_numpy())))
+    part.table(KIND, table)
+
+
+def _blocks(lengths: NDArray[np.int64]) -> Iterator[tuple[slice, NDArray[np.int64]]]:
+    """Yields runs of documents of about `_BLOCK_TOKENS` tokens: their rows, and the tokens of each."""
+    cuts = np.flatnonzero(np.diff(np.cumsum(lengths) // _BLOCK_TOKENS)) + 1
+    edges = [0, *cuts.tolist(), len(lengths)]
+    for first, end in pairwise(edges):
+        if end > first:
+            yield slice(first, end), lengths[first:end]
+
+
+def _masks(records: NDArray[np.void], begin: int, size: int, width: int) -> _RepeatMasks:
+    order = np.argsort(records["key"], kind="stable")
+    starts = (records["key"][order] >> np.uint64(1)).astype(np.int64) - begin
+    earlier = (records["key"][order] & np.uint64(1)).astype(np.bool_)
+    inside = _covered(starts, size, width)
+    again = _covered(starts[earlier], size, width) & ~_covered(starts[~earlier], size, width)
+    return _RepeatMasks(inside, again, starts, records["count"][order].astype(np.int64))
+
+
+def _covered(starts: NDArray[np.int64], size: int, width: int) -> NDArray[np.bool_]:
+    """Returns a mask of the tokens covered by runs of `width` tokens at `starts`, shape (size,)."""
+    change = np.zeros(size + 1, np.int32)
+    np.add.at(change, starts, 1)
+    np.add.at(change, starts + width, -1)
+    covered: NDArray[np.bool_] = np.cumsum(change[:-1]) > 0
+    return covered
+
+
+def _table(masks: _RepeatMasks, lengths: NDArray[np.int64], uids: NDArray[np.uint8]) -> pa.Table:
+    ends = np.cumsum(lengths)
+    begins = ends - lengths
+    first, end = _runs(masks.inside)
+    max_counts = np.empty(0, np.int64)
+    if len(first):
+        max_counts = np.maximum.reduceat(masks.counts, np.searchsorted(masks.starts, first))
+    tokens = lengths - 1
+    columns = [
+        pa.array([uid.tobytes() for uid in uids], pa.binary(16)),
+        pa.array(tokens, pa.uint32()),
+        *(_share(mask, begins, ends, tokens) for mask in (masks.inside, masks.again)),
+        _lists(first, end, begins, SPAN, max_counts),
+        _lists(*_runs(masks.again), begins, RUN),
+    ]
+    return pa.table(columns, schema=DOCUMENT)
+
+
+def _runs(mask: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Returns starts and ends of runs of true values; none crosses documents, whose last token is never true."""
+    edges = np.flatnonzero(np.diff(mask, prepend=False, append=False))
+    return edges[::2], edges[1::2]
+
+
+def _share(
+    mask: NDArray[np.bool_], begins: NDArray[np.int64], ends: NDArray[np.int64], tokens: NDArray[np.int64]
+) -> pa.Array:
+    total = np.append(0, np.cumsum(mask))
+    return pa.array((total[ends] - total[begins]) / np.maximum(tokens, 1), pa.float32())
+
+
+def _lists(
+    first: NDArray[np.int64],
+    end: NDArray[np.int64],
+    begins: NDArray[np.int64],
+    kind: pa.StructType,
+    *more: NDArray[Any],
+) -> pa.Array:
+    """Returns runs as a list per document, with positions relative to the document."""
+    document = np.searchsorted(begins, first, side="right") - 1
+    values = [first - begins[document], end - begins[document], *more]
+    arrays = [pa.array(value, field.type) for value, field in zip(values, kind, strict=True)]
+    offsets = np.searchsorted(document, np.arange(len(begins) + 1)).astype(np.int32)
+    structs = pa.StructArray.from_arrays(arrays, fields=list(kind))
+    return pa.ListArray.from_arrays(pa.array(offsets), structs)
+
+
 def _metrics(range_records: Iterable[PartRecord], shard_records: Iterable[PartRecord]) -> dict[str, float]:
     shard_records = list(shard_records)
-    tokens = _sum(shard_records, "tokens")
+    tokens = total(shard_records, "tokens")
     return {
         "documents": float(sum(record.rows_in for record in shard_records)),
-        "documents_with_repeats": _sum(shard_records, "documents_with_repeats"),
+        "documents_with_repeats": total(shard_records, "documents_with_repeats"),
         "tokens": tokens,
-        "runs": _sum(range_records, "runs"),
-        "repeated_share": _sum(shard_records, "repeated_tokens") / tokens if tokens else 0.0,
-        "again_share": _sum(shard_records, "again_tokens") / tokens if tokens else 0.0,
+        "runs": total(range_records, "runs"),
+        "repeated_share": total(shard_records, "repeated_tokens") / tokens if tokens else 0.0,
+        "again_share": total(shard_records, "again_tokens") / tokens if tokens else 0.0,
     }
-
-
-def _sum(records: Iterable[PartRecord], name: str) -> float:
-    return sum(record.metrics.get(name, 0.0) for record in records)
 
 
 def _note(metrics: dict[str, float]) -> str:
@@ -205,17 +322,9 @@ def write_report(
     for path, by in LISTS.items():
         rows = [details.row(repeat) for repeat in outstanding(candidates, by, LIST_LENGTH)]
         tables[path] = pa.Table.from_pylist(rows, schema=REPEAT)
-        with part.file(path, rows=len(rows)) as file:
-            file.write(_as_parquet(tables[path]))
-    with part.file(PAGE) as file:
-        lists = {path: table.to_pylist() for path, table in tables.items()}
-        page = template(__package__, "report.html").render(
-            config=config, longest=lists[LONGEST], frequent=lists[FREQUENT], metrics=metrics, looked_up=_MAX_LOOKUPS
-        )
-        file.write(page.encode("utf-8", "replace"))
-
-
-def _as_parquet(table: pa.Table) -> bytes:
-    file = io.BytesIO()
-    pq.write_table(table, file, compression="zstd", compression_level=3)
-    return file.getvalue()
+        part.write_table(path, tables[path])
+    lists = {path: table.to_pylist() for path, table in tables.items()}
+    page = template(__package__, "report.html").render(
+        config=config, longest=lists[LONGEST], frequent=lists[FREQUENT], metrics=metrics, looked_up=_MAX_LOOKUPS
+    )
+    part.write(PAGE, page.encode("utf-8", "replace"))

@@ -13,7 +13,7 @@ from pydivsufsort import divsufsort
 
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
-from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
+from tasks.core.stage import Inputs, Output, Part, PartSpec, Report, group_by_size
 from tasks.formats.tokens.shard import ShardSet
 from tasks.formats.tokens.spans import (
     FOLDER,
@@ -33,34 +33,16 @@ _BLOCK = 1 << 24
 def run(config: SpansConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
     """Sorts the suffixes of every group; raises InputError if there are no training tokens."""
     shards = ShardSet.open(inputs["shards"])
-    sizes = [
-        (name, int(shards.shard(name).lengths.sum())) for source in shards.sources for name in shards.names(source)
-    ]
-    if not sizes:
+    names = [name for source in shards.sources for name in shards.names(source)]
+    if not names:
         raise InputError(f"{inputs['shards'].address} has no training tokens", "lower [encode] heldout_share")
-    groups = group_shards(sizes, config.group_tokens)
+    sizes = [int(shards.shard(name).lengths.sum()) for name in names]
+    groups = [names[first:end] for first, end in group_by_size(sizes, config.group_tokens)]
     count = len(groups)
-    specs = [PartSpec(group_name(index, count), names) for index, names in enumerate(groups)]
+    specs = [PartSpec(group_name(index, count), group) for index, group in enumerate(groups)]
     records = output.map_parts(engine, partial(_sort_group, shards), specs)
     tokens = sum(record.metrics["tokens"] for record in records)
     return Report(metrics={"tokens": tokens, "groups": count}, note=f"{tokens:,.0f} tokens in {count:,} suffix arrays")
-
-
-def group_shards(sizes: Iterable[tuple[str, int]], limit: int) -> list[list[str]]:
-    """Groups consecutive shards; each group has at most `limit` tokens, or is a single larger shard.
-
-    >>> group_shards([("a", 3), ("b", 3), ("c", 9), ("d", 1)], 6)
-    [['a', 'b'], ['c'], ['d']]
-    """
-    groups: list[list[str]] = []
-    total = 0
-    for name, size in sizes:
-        if not groups or total + size > limit:
-            groups.append([])
-            total = 0
-        groups[-1].append(name)
-        total += size
-    return groups
 
 
 def _sort_group(shards: ShardSet, part: Part, names: list[str]) -> None:

@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
@@ -155,12 +154,9 @@ def _lifts(config: TakedownConfig, before: list[Tombstone], address: str) -> lis
 def _write_report(output: Output, affected: list[AffectedArtifact], report: dict[str, Any]) -> None:
     rows = pa.concat_tables([AFFECTED_DOCUMENTS.empty_table(), *(entry.table() for entry in affected)])
     with output.part("report", conserved=False) as part:
-        with part.file("found.parquet", rows=rows.num_rows) as file:
-            pq.write_table(rows, file, compression="zstd", compression_level=3)
-        with part.file("report.json") as file:
-            file.write(json.dumps(report, indent=1, ensure_ascii=False).encode() + b"\n")
-        with part.file("report.html") as file:
-            file.write(page(report))
+        part.write_table("found.parquet", rows)
+        part.write("report.json", json.dumps(report, indent=1, ensure_ascii=False).encode() + b"\n")
+        part.write("report.html", page(report))
 
 
 def _metrics(report: dict[str, Any]) -> dict[str, float]:

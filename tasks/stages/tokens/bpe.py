@@ -32,7 +32,7 @@ from tasks.core.digest import sha256_of
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
-from tasks.formats.documents.text import hash64, hashes64, words
+from tasks.formats.documents.text import hashes64, words
 from tasks.formats.hooks import Hooks
 from tasks.formats.tokens.labels import label
 from tasks.stages.tokens import TokenizerConfig, token_import
@@ -95,13 +95,10 @@ def run(config: TokenizerConfig, inputs: Inputs, output: Output, engine: Engine)
     fertility = _fertility(tokenizer, sample)
     with output.part(TOKENIZER, conserved=False) as part:
         for name, table in ((TOKENIZER_CONFIG, settings), (FERTILITY, fertility)):
-            with part.file(name) as file:
-                file.write(json.dumps(table, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n")
-        with part.file(TOKENIZER) as file:
-            file.write(content.encode())
+            part.write(name, json.dumps(table, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n")
+        part.write(TOKENIZER, content.encode())
         if chat_template:
-            with part.file(CHAT_TEMPLATE) as file:
-                file.write(chat_template.encode())
+            part.write(CHAT_TEMPLATE, chat_template.encode())
         part.metric("vocab_size", size)
         part.metric("sample_documents", len(sample))
         part.metric("bytes_per_token", fertility["all"]["bytes_per_token"])
@@ -193,12 +190,8 @@ def _ranks(documents: ArtifactFolder, config: TokenizerConfig, path: str) -> lis
     table = documents.table(path, columns=["id", "source", "text"])
     sizes = pc.binary_length(table.column("text").cast(pa.large_binary())).to_pylist()
     ids, sources = table.column("id").to_pylist(), table.column("source").to_pylist()
-    purpose = f"sample/{config.seed}"
-    rows = sorted(
-        (id_hash(doc_id, purpose), doc_id, source, size)
-        for doc_id, source, size in zip(ids, sources, sizes, strict=True)
-        if size
-    )
+    hashes = id_hashes(ids, f"sample/{config.seed}").tolist()
+    rows = sorted(row for row in zip(hashes, ids, sources, sizes, strict=True) if row[-1])
     # Documents beyond the size of the whole sample cannot be selected.
     candidates: list[_RankedDocument] = []
     totals: dict[str, int] = defaultdict(int)
@@ -223,13 +216,8 @@ def _beginning(text: str) -> str:
     return text.encode()[:_MAX_DOCUMENT_BYTES].decode(errors="ignore")
 
 
-def id_hash(doc_id: str, purpose: str) -> int:
-    """Returns a uniform 64-bit hash of a document's id and a purpose."""
-    return hash64(f"{purpose}/{doc_id}")
-
-
 def id_hashes(doc_ids: Iterable[str], purpose: str) -> NDArray[np.uint64]:
-    """Returns `id_hash` of each id, shape (ids,)."""
+    """Returns a uniform 64-bit hash of each document's id and a purpose, shape (ids,)."""
     return np.array(hashes64(f"{purpose}/", doc_ids), np.uint64)
 
 

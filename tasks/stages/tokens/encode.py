@@ -17,17 +17,17 @@ import itertools
 import json
 import logging
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tasks.core import parquet
+from tasks.core import parquet, ranges
 from tasks.core.artifact import Artifact, ArtifactFolder, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
@@ -35,6 +35,7 @@ from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.documents import key_index
 from tasks.formats.documents.document import heldout_draws
 from tasks.formats.hooks import Hooks
+from tasks.formats.tokens.index import IndexedShard, write_index
 from tasks.formats.tokens.labels import label
 from tasks.formats.tokens.origins import (
     EncodedDocuments,
@@ -45,7 +46,18 @@ from tasks.formats.tokens.origins import (
     write_origins,
 )
 from tasks.formats.tokens.shard import FOLDER as SHARDS
-from tasks.formats.tokens.shard import HELDOUT, TRAIN, TokenFormat, column_of, label_values, part_number
+from tasks.formats.tokens.shard import (
+    HELDOUT,
+    TRAIN,
+    ShardBuffer,
+    TokenFormat,
+    column_of,
+    label_values,
+    list_array,
+    part_number,
+    shard_name,
+    write_shard,
+)
 from tasks.stages.tokens import EncodeConfig, token_import
 from tasks.stages.tokens.bpe import (
     FERTILITY,
@@ -61,7 +73,6 @@ from tasks.stages.tokens.bpe import (
     load,
 )
 from tasks.stages.tokens.encoder import open_encoder
-from tasks.stages.tokens.shard_writer import ShardWriter, documents_table
 from tasks.stages.tokens.token_import import TokenSource
 
 log = logging.getLogger("sluice.tokens")
@@ -102,28 +113,49 @@ class _EncodeJob:
 def run(config: EncodeConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
     """Encodes every kept document; raises InputError if there is none."""
     documents, artifact = inputs["documents"], inputs["tokenizer"]
-    paths = documents.files(KEPT)
-    tokenizer = load(artifact)
-    fmt = TokenFormat(tokenizer.get_vocab_size(), eos_of(artifact, tokenizer), digest(artifact))
-    below = thresholds(documents, paths, engine, config)
-    share = round(config.heldout_share * 2**64)
     earlier = inputs.get("earlier")
-    before = EncodedDocuments(earlier.folder, tuple(sorted(read_origins(earlier)))) if earlier else None
-    job = _EncodeJob(documents.folder, artifact.folder, fmt, config.shard_tokens, config.columns, below, share, before)
-    specs = [PartSpec(_stem(path), (index, path)) for index, path in enumerate(paths)]
-    specs += _imports(config, len(paths))
-    origins: dict[str, Origin] = {}
+    origins = read_origins(earlier) if earlier else {}
+    carried = [record for record in earlier.parts if record.name in origins] if earlier else []
+    tokenizer = load(artifact)
+    job = _EncodeJob(
+        documents=documents.folder,
+        tokenizer=artifact.folder,
+        format=TokenFormat(tokenizer.get_vocab_size(), eos_of(artifact, tokenizer), digest(artifact)),
+        shard_tokens=config.shard_tokens,
+        columns=config.columns,
+        heldout_below=thresholds(documents, documents.files(KEPT), engine, config),
+        heldout_share=round(config.heldout_share * 2**64),
+        earlier=EncodedDocuments(earlier.folder, tuple(sorted(origins))) if earlier else None,
+    )
+    to_encode, to_import = _new_parts(config, documents, _first_number(carried))
     if config.accumulate:
-        specs, origins = _accumulated(earlier, documents, specs)
-    records = output.map_parts(engine, partial(_make_part, job), specs)
+        version = versions_in(origins) + 1
+        for spec in (*to_encode, *to_import):
+            origins[part_name(version, spec.name)] = Origin(documents=str(documents.address), part=spec.name)
+        to_encode, to_import = (
+            [replace(spec, name=part_name(version, spec.name)) for spec in specs] for specs in (to_encode, to_import)
+        )
+    records = output.map_parts(engine, partial(_encode_part, job), to_encode)
+    records += output.map_parts(engine, partial(_import_part, job), to_import)
+    if earlier:
+        to_carry = [PartSpec(record.name, record) for record in carried]
+        records += output.map_parts(engine, partial(_carry_part, earlier.folder), to_carry)
+    return _report(job, records, origins, output, engine)
+
+
+def _report(
+    job: _EncodeJob, records: Sequence[PartRecord], origins: Mapping[str, Origin], output: Output, engine: Engine
+) -> Report:
+    """Writes the indexes and tables of all parts, and returns the sums of their metrics."""
     totals: dict[str, float] = defaultdict(float)
     for record in records:
         for name, value in record.metrics.items():
             totals[name] += value
     if not totals.get("tokens"):
-        raise InputError(f"{documents.address} has no kept document to encode", "see its funnel for the reasons")
-    key_index.merge(output, engine, records)
-    table = _fertility(output, [record.name for record in records], origins)
+        raise InputError(f"{job.documents.address} has no kept document to encode", "see its funnel for the reasons")
+    by_name = sorted(records, key=lambda record: record.name)
+    key_index.merge(output, engine, by_name)
+    table = _fertility(output, [record.name for record in by_name], origins)
     for source in sorted(job.heldout_below):
         if not totals.get(f"tokens/{source}/{HELDOUT}"):
             log.warning('the source "%s" has no held-out document: its bits per byte cannot be measured', source)
@@ -144,49 +176,28 @@ def external(config: EncodeConfig) -> dict[str, list[str]]:
 HOOKS = Hooks(external=external)
 
 
-def _imports(config: EncodeConfig, first: int) -> list[PartSpec]:
-    """Returns one part per token file; their numbers and names come after those of the documents."""
-    files = token_import.find_files(config)
-    count = len(files)
-    return [PartSpec(f"tokens-{at:05d}-of-{count:05d}", (first + at, file)) for at, file in enumerate(files)]
+def _first_number(carried: Sequence[PartRecord]) -> int:
+    """Returns the number after those of the shards of some parts."""
+    shards = [file.path for record in carried for file in record.files if file.path.startswith(f"{SHARDS}/")]
+    return max((part_number(path.removesuffix(".arrow")) for path in shards), default=-1) + 1
 
 
-def _accumulated(
-    earlier: Artifact | None, documents: Artifact, new: Sequence[PartSpec]
-) -> tuple[list[PartSpec], dict[str, Origin]]:
-    """Returns the parts of the version before and the new ones, in name order, and the origin of each.
-
-    The new parts get names and shard numbers that no earlier part has.
-    """
-    origins = read_origins(earlier) if earlier else {}
-    carried = [record for record in earlier.parts if record.name in origins] if earlier else []
-    files = [file.path for record in carried for file in record.files if file.path.startswith(f"{SHARDS}/")]
-    numbers = [part_number(path.removesuffix(".arrow")) for path in files]
-    first, version = max(numbers, default=-1) + 1, versions_in(origins) + 1
-    specs = [PartSpec(record.name, _Carried(earlier.folder, record)) for record in carried if earlier]
-    for spec in new:
-        index, source = spec.payload
-        name = part_name(version, spec.name)
-        specs.append(PartSpec(name, (first + index, source)))
-        origins[name] = Origin(documents=str(documents.address), part=spec.name)
-    return sorted(specs, key=lambda spec: spec.name), origins
+def _new_parts(config: EncodeConfig, documents: Artifact, first: int) -> tuple[list[PartSpec], list[PartSpec]]:
+    """Returns the parts of documents and of token files, which have the numbers from `first` on in this order."""
+    paths, files = documents.files(KEPT), token_import.find_files(config)
+    names = [path.removeprefix(KEPT).removesuffix(".parquet") for path in paths]
+    encoded = [PartSpec(name, (first + at, path)) for at, (name, path) in enumerate(zip(names, paths, strict=True))]
+    name, first = f"tokens-{{:05d}}-of-{len(files):05d}", first + len(paths)
+    return encoded, [PartSpec(name.format(at), (first + at, file)) for at, file in enumerate(files)]
 
 
-class _Carried(NamedTuple):
-    """A part of the version before."""
-
-    folder: ArtifactFolder
-    record: PartRecord
-
-
-def _fertility(output: Output, parts: list[str], origins: dict[str, Origin]) -> dict[str, Any]:
+def _fertility(output: Output, parts: Sequence[str], origins: Mapping[str, Origin]) -> dict[str, Any]:
     """Sums the counts of all parts, and writes the table and, if there are any, the origins of the parts."""
-    folder = ArtifactFolder(output.store, output.address, output.address.path)
+    folder = output.folder
     table = fertility_table(json.loads(folder.read(f"{FERTILITY_FOLDER}/{name}.json")) for name in parts)
     if _SUMMARY not in output.committed:
         with output.part(_SUMMARY, conserved=False) as part:
-            with part.file(FERTILITY) as file:
-                file.write(json.dumps(table, indent=2, sort_keys=True).encode() + b"\n")
+            part.write(FERTILITY, json.dumps(table, indent=2, sort_keys=True).encode() + b"\n")
             if origins:
                 write_origins(part, origins)
     return table
@@ -225,23 +236,14 @@ def _lowest(documents: ArtifactFolder, count: int, path: str) -> dict[str, tuple
     return lowest
 
 
-def _stem(path: str) -> str:
-    return path.removeprefix(KEPT).removesuffix(".parquet")
+def _carry_part(earlier: ArtifactFolder, part: Part, record: PartRecord) -> None:
+    """Takes over a part of the version before."""
+    part.carry(earlier, record)
 
 
-def _make_part(job: _EncodeJob, part: Part, payload: "tuple[int, str | TokenSource] | _Carried") -> None:
-    if isinstance(payload, _Carried):
-        part.carry(payload.folder, payload.record)
-        return
-    index, source = payload
-    if isinstance(source, str):
-        _encode_part(job, part, index, source)
-    else:
-        _import_part(job, part, index, source)
-
-
-def _import_part(job: _EncodeJob, part: Part, index: int, token_source: TokenSource) -> None:
+def _import_part(job: _EncodeJob, part: Part, payload: tuple[int, TokenSource]) -> None:
     """Copies the documents of a token file; their labels are unknown."""
+    index, token_source = payload
     below = job.heldout_below.get(token_source.source, job.heldout_share)
     writer = ShardWriter(part, index, job.format, job.columns, job.shard_tokens)
     rows = token_import.documents(token_source, job.format, job.tokenizer.read(TOKENIZER).decode())
@@ -259,8 +261,7 @@ def _import_part(job: _EncodeJob, part: Part, index: int, token_source: TokenSou
         writer.add(table.filter(is_heldout), token_source.source, HELDOUT)
         writer.add(table.filter(pc.invert(is_heldout)), token_source.source, TRAIN)
     writer.close()
-    with part.file(f"{FERTILITY_FOLDER}/{part.name}.json") as file:
-        file.write(json.dumps(FertilityCounts().sums, sort_keys=True).encode())
+    part.write(f"{FERTILITY_FOLDER}/{part.name}.json", json.dumps(FertilityCounts().sums, sort_keys=True).encode())
 
 
 def _new(job: _EncodeJob, part: Part, ids: list[str], table: pa.Table) -> pa.Table:
@@ -273,7 +274,9 @@ def _new(job: _EncodeJob, part: Part, ids: list[str], table: pa.Table) -> pa.Tab
     return table.filter(pa.array(~is_known))
 
 
-def _encode_part(job: _EncodeJob, part: Part, index: int, path: str) -> None:
+def _encode_part(job: _EncodeJob, part: Part, payload: tuple[int, str]) -> None:
+    """Encodes the documents of a part."""
+    index, path = payload
     table = _read(job, path)
     part.count_in(table.num_rows)
     table = _new(job, part, table.column("id").to_pylist(), table)
@@ -292,8 +295,7 @@ def _encode_part(job: _EncodeJob, part: Part, index: int, path: str) -> None:
             counts.add(label(language, "language"), source, text, len(tokens[row]), len(text.encode()))
         first += piece.num_rows
     writer.close()
-    with part.file(f"{FERTILITY_FOLDER}/{part.name}.json") as file:
-        file.write(json.dumps(counts.sums, sort_keys=True).encode())
+    part.write(f"{FERTILITY_FOLDER}/{part.name}.json", json.dumps(counts.sums, sort_keys=True).encode())
 
 
 def _read(job: _EncodeJob, path: str) -> pa.Table:
@@ -324,7 +326,7 @@ def _pieces(table: pa.Table) -> Iterator[pa.RecordBatch]:
 def _grouped(
     job: _EncodeJob, piece: pa.RecordBatch, tokens: pa.LargeListArray
 ) -> Iterator[tuple[tuple[str, str], pa.Table]]:
-    """Yields ((source, split), documents) for the documents of a piece, in order, as tables of `shard_writer`."""
+    """Yields ((source, split), documents) for the documents of a piece, in order, as tables of `ShardWriter`."""
     rows: dict[tuple[str, str], list[int]] = defaultdict(list)
     ids, sources = piece.column("id").to_pylist(), piece.column("source").to_pylist()
     for row, (draw, source) in enumerate(zip(heldout_draws(ids), sources, strict=True)):
@@ -375,3 +377,90 @@ class _Sample:
         count = int(np.searchsorted(np.cumsum(sizes[ranked]), limit))
         verified = {*ranked[:_VERIFIED_MIN].tolist(), *np.flatnonzero(hashes % _VERIFIED_EVERY == 0).tolist()}
         return cls(sorted(verified), np.sort(ranked[: count + 1]))
+
+
+def documents_table(
+    uids: Sequence[bytes],
+    urls: Sequence[str],
+    tokens: Sequence[NDArray[Any]],
+    n_bytes: Sequence[int],
+    labels: Mapping[str, Sequence[str]] | None = None,
+) -> pa.Table:
+    """Returns a table of documents that are not in Arrow arrays."""
+    columns = {
+        "doc_uid": pa.array(uids, pa.binary(16)),
+        "url": pa.array(urls, pa.string()),
+        "tokens": list_array(tokens),
+        "n_bytes": pa.array(n_bytes, pa.uint32()),
+    }
+    return pa.table(columns | {f"@{name}": pa.array(values, pa.string()) for name, values in (labels or {}).items()})
+
+
+class ShardWriter:
+    """Buffers the documents of one part by source and split, and writes a shard when a buffer is full.
+
+    Documents come as Arrow tables, a row per document in the order of the part:
+
+        doc_uid   fixed_size_binary(16)
+        url       string
+        tokens    large_list<uint16 | uint32>   with end-of-text, in the dtype of the shards
+        n_bytes   uint32                        UTF-8 bytes of the text
+        @<name>   string                        the label in each label column
+
+    Args:
+        part: the part to write.
+        index: number of the part, used in the names of its shards.
+        fmt: format of the shards.
+        columns: names of the labels.
+        shard_tokens: number of tokens after which a shard is closed.
+    """
+
+    def __init__(self, part: Part, index: int, fmt: TokenFormat, columns: Sequence[str], shard_tokens: int) -> None:
+        self._part = part
+        self._index = index
+        self._format = fmt
+        self._columns = columns
+        self._shard_tokens = shard_tokens
+        self._buffers: dict[tuple[str, str], list[pa.Table]] = defaultdict(list)
+        self._sizes: dict[tuple[str, str], int] = defaultdict(int)
+        self._pieces: dict[tuple[str, str], int] = defaultdict(int)
+        self._written: list[IndexedShard] = []
+        self._bytes = 0
+
+    def add(self, documents: pa.Table, source: str, split: str) -> None:
+        """Adds documents of one source and split."""
+        key = (source, split)
+        self._bytes += pc.sum(documents.column("n_bytes")).as_py() or 0
+        lengths = pc.list_value_length(documents.column("tokens")).to_numpy()
+        while documents.num_rows:
+            # The document that fills the shard is its last one.
+            ends = self._sizes[key] + np.cumsum(lengths)
+            count = min(int(np.searchsorted(ends, self._shard_tokens)) + 1, len(lengths))
+            self._buffers[key].append(documents.slice(0, count))
+            self._sizes[key] = int(ends[count - 1])
+            if self._sizes[key] >= self._shard_tokens:
+                self._flush(key)
+            documents, lengths = documents.slice(count), lengths[count:]
+
+    def close(self) -> None:
+        """Writes the remaining buffers and the index."""
+        for key in sorted(self._buffers):
+            self._flush(key)
+        self._part.metric("bytes", self._bytes)
+        write_index(self._part, self._written)
+
+    def _flush(self, key: tuple[str, str]) -> None:
+        table = pa.concat_tables(self._buffers.pop(key)).combine_chunks()
+        documents = {name: table.column(name).chunk(0) for name in table.column_names}
+        name = shard_name(*key, self._index, self._pieces[key])
+        labels = {column: documents[f"@{column}"] for column in self._columns}
+        buffer = ShardBuffer(*key, documents["doc_uid"], documents["tokens"], documents["n_bytes"], labels)
+        with ranges.checksummed_file(self._part, f"{SHARDS}/{name}.arrow", rows=table.num_rows) as file:
+            offsets = write_shard(file, buffer, self._format)
+        lengths = pc.list_value_length(buffer.tokens).to_numpy()
+        self._written.append(IndexedShard(name, buffer.uids, documents["url"], offsets, lengths))
+        self._part.count_out(table.num_rows)
+        self._part.metric("tokens", self._sizes[key])
+        self._part.metric(f"tokens/{'/'.join(key)}", self._sizes[key])
+        self._pieces[key] += 1
+        self._sizes[key] = 0

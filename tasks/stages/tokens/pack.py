@@ -15,7 +15,7 @@ longer than a sequence, and pads the sequences.
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -229,7 +229,11 @@ def _pack(
         if count := int(np.count_nonzero(~is_kept)):
             part.reject(reason, count)
     if repeats:
-        documents = _exclude_repeats(shards, repeats, documents, job, part)
+        remaining = _without_repeats(shards, repeats, documents, job)
+        part.metric("repeated_tokens", int(documents.length.sum() - remaining.length.sum()))
+        if excluded := len(documents.row) - len(np.unique(_keys(remaining.shard, remaining.row))):
+            part.reject("repeated", excluded)
+        documents = remaining
     packed = METHODS[config.method](documents, config.seq_len)
     if len(packed.lengths):
         for array, values in arrays_of(packed.slices, packed.lengths):
@@ -254,27 +258,14 @@ def _pack(
         part.metric(name, value)
 
 
-def _exclude_repeats(
-    shards: ShardSet, repeats: ArtifactFolder, documents: Documents, job: _PackJob, part: Part
-) -> Documents:
-    """Returns the documents without their repeats; counts the excluded tokens and documents."""
-    remaining = _without_repeats(shards, repeats, documents, job.shards)
-    part.metric("repeated_tokens", int(documents.length.sum() - remaining.length.sum()))
-    if excluded := len(documents.row) - len(np.unique(_keys(remaining.shard, remaining.row))):
-        part.reject("repeated", excluded)
-    return remaining
-
-
-def _without_repeats(
-    shards: ShardSet, repeats: ArtifactFolder, documents: Documents, names: Sequence[str]
-) -> Documents:
+def _without_repeats(shards: ShardSet, repeats: ArtifactFolder, documents: Documents, job: _PackJob) -> Documents:
     """Returns the pieces of documents without their repeats; a document may have several pieces or none.
 
     Raises:
         InputError: the repeats are from other shards.
     """
     numbers, pieces = _numbers(shards), [Documents(*(column[:0] for column in documents))]
-    for name in names:
+    for name in job.shards:
         in_shard = Documents(*(column[documents.shard == numbers[name]] for column in documents))
         repeated_runs = read_repeated_runs(repeats, name, shards.shard(name).rows)
         number, begin, end = remaining_runs(in_shard.row, in_shard.length, repeated_runs).T

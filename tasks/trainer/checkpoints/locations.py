@@ -126,8 +126,7 @@ def publish_milestone(output: Output, run: Path, first: int, step: int, folder: 
                 shutil.copyfileobj(source, file, 1 << 20)
         for source_name, target in FOLDERS.items():
             lines = lines_of(run, source_name, first, step)
-            with part.file(f"{target}/{name}.jsonl", rows=lines.count(b"\n")) as file:
-                file.write(lines)
+            part.write(f"{target}/{name}.jsonl", lines, rows=lines.count(b"\n"))
     shutil.rmtree(run / MERGED, ignore_errors=True)
 
 

@@ -17,7 +17,7 @@ from tasks.formats.documents.tombstones import write as write_tombstones
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.dedup import DedupConfig
 from tasks.stages.dedup_index import DedupIndexConfig
-from tasks.stages.extract.part_files import returned_parts
+from tasks.stages.extract.returned import returned_parts
 from tests.conftest import engine_of, run_stage_in
 from tests.tasks.stages.dedup.made import REJECTED, Settings, rows_of, table, write_groups
 

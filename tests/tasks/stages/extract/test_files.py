@@ -20,9 +20,9 @@ from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError, StoreError
 from tasks.core.store import Store
 from tasks.stages.extract.config import ExtractConfig, FileSource
-from tasks.stages.extract.files import read_file
-from tasks.stages.extract.partitioning import find_files, select_files
+from tasks.stages.extract.files import read_unit
 from tasks.stages.extract.row import InputRow, Rejected
+from tasks.stages.extract.sources import InputUnit, find_files, select_files
 from tests.conftest import run_stage_in
 from tests.s3_server import S3Server
 from tests.tasks.stages.extract.conftest import record
@@ -35,7 +35,7 @@ def source(folder: Path, pattern: str = "**/*", kind: str = "text", **options: o
 
 
 def rows(found: FileSource) -> list[InputRow]:
-    return [row for file in find_files(found) for row in read_file(file, found, CONFIG)]
+    return [row for file in find_files(found) for row in read_unit(InputUnit(file, found), CONFIG)]
 
 
 def extracted(folder: Path, given: FileSource) -> Artifact:
@@ -215,9 +215,9 @@ def test_parquet_rows_that_decompress_to_gigabytes_are_read_one_at_a_time(tmp_pa
     assert (tmp_path / "d.parquet").stat().st_size < 1_000_000
     program = (
         "import sys; from tasks.stages.extract.config import ExtractConfig, FileSource;"
-        "from tasks.stages.extract.files import read_file; from tasks.stages.extract.partitioning import find_files;"
+        "from tasks.stages.extract.files import read_unit; from tasks.stages.extract.sources import *;"
         "source = FileSource(name='src', kind='parquet', path=sys.argv[1]); (file,) = find_files(source);"
-        "rows = read_file(file, source, ExtractConfig(max_payload_bytes=4_000_000), quick=True);"
+        "rows = read_unit(InputUnit(file, source), ExtractConfig(max_payload_bytes=4_000_000), quick=True);"
         "refused = [number for number, row in enumerate(rows) if row.refused == 'too_large'];"
         "(peak,) = [line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')];"
         "print(refused, peak)"

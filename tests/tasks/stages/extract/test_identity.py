@@ -23,8 +23,8 @@ from tasks.stages.crawl.storage.fetchlist import EarlierCapture
 from tasks.stages.crawl.storage.warc import WarcWriter
 from tasks.stages.extract.captures import read_warc
 from tasks.stages.extract.config import ExtractConfig, FileSource
-from tasks.stages.extract.identity import identities, indexed_identities, unit_identities
-from tasks.stages.extract.partitioning import InputUnit
+from tasks.stages.extract.identity import indexed_identities, row_identities
+from tasks.stages.extract.sources import InputUnit
 from tests.tasks.stages.extract.conftest import page, record
 
 MODULE = "tasks.stages.extract.stage"
@@ -104,10 +104,9 @@ def test_identities_from_the_index_equal_those_of_the_rows() -> None:
     data, lines = written(0, captures)
     small = ExtractConfig()  # nothing is too large for it
     rows = read_warc(io.BytesIO(data), "x", "web", small)
-    read = identities([unit_identities(InputUnit(SourceFile("x", "x", 1)), rows)])
-    listed = indexed_identities(io.BytesIO("\n".join(lines).encode()), len(lines))
-    assert listed is not None
-    assert (identities([listed]) == read).all()
+    unit = InputUnit(SourceFile("x", "x", 1), FileSource(name="web", kind="warc", path="/x"))
+    read = list(row_identities(unit, rows, Counter()))
+    assert indexed_identities(io.BytesIO("\n".join(lines).encode()), len(lines)) == read
 
 
 def test_an_incomplete_index_is_not_used() -> None:

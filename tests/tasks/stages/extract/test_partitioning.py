@@ -21,9 +21,10 @@ from tasks.formats.documents.external_files import SourceFile
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.extract import partitioning
 from tasks.stages.extract.config import ExtractConfig, FileSource
-from tasks.stages.extract.files import read_file
-from tasks.stages.extract.partitioning import RUNS, FilePiece, InputUnit, arrange, cut, divide, find_files, run_names
+from tasks.stages.extract.files import read_unit
+from tasks.stages.extract.partitioning import RUNS, arrange, cut, divide, run_names
 from tasks.stages.extract.row import InputRow
+from tasks.stages.extract.sources import FilePiece, InputUnit, find_files
 from tests.conftest import SCATTERED, run_stage_in
 from tests.soak import soak_but
 from tests.tasks.stages.extract.test_files import compressed
@@ -50,7 +51,7 @@ def source(folder: Path, kind: str, **options: Any) -> FileSource:
 
 
 def whole(found: FileSource) -> list[InputRow]:
-    return [row for file in find_files(found) for row in read_file(file, found, CONFIG)]
+    return [row for file in find_files(found) for row in read_unit(InputUnit(file, found), CONFIG)]
 
 
 def told(rows: list[InputRow]) -> list[tuple[str, str, str, str]]:
@@ -72,12 +73,12 @@ def test_slices_of_json_lines_have_the_rows_of_the_file(packed: FileSource, size
     assert [one.end for one in pieces[:-1]] == [one.start for one in pieces[1:]]
     assert sum(one.weight for one in pieces) == len(lines())
     assert all(one.weight >= size for one in pieces[:-1])
-    in_order = [row for one in pieces for row in read_file(file, packed, CONFIG, piece=one)]
+    in_order = [row for one in pieces for row in read_unit(InputUnit(file, packed, one), CONFIG)]
     assert told(in_order) == expected
     some = pieces[:: max(1, len(pieces) // 7)]
-    backwards = {one.first: told(list(read_file(file, packed, CONFIG, piece=one))) for one in reversed(some)}
+    backwards = {one.first: told(list(read_unit(InputUnit(file, packed, one), CONFIG))) for one in reversed(some)}
     assert [row for first in sorted(backwards) for row in backwards[first]] == [
-        row for one in some for row in told(list(read_file(file, packed, CONFIG, piece=one)))
+        row for one in some for row in told(list(read_unit(InputUnit(file, packed, one), CONFIG)))
     ]
 
 
@@ -88,13 +89,13 @@ def test_consecutive_slices_decompress_a_file_once(packed: FileSource, monkeypat
     open_text = partitioning.open_text
     monkeypatch.setattr(partitioning, "open_text", lambda *how: opened.append(how) or open_text(*how))
     for one in pieces:
-        list(read_file(file, packed, CONFIG, piece=one))
+        list(read_unit(InputUnit(file, packed, one), CONFIG))
     assert len(opened) == (1 if file.is_packed else len(pieces))
     # Another file replaces it, and an unfinished piece is not continued.
-    rows = read_file(file, packed, CONFIG, piece=pieces[1])
+    rows = read_unit(InputUnit(file, packed, pieces[1]), CONFIG)
     next(rows)
     rows.close()
-    assert told(list(read_file(file, packed, CONFIG, piece=pieces[2])))
+    assert told(list(read_unit(InputUnit(file, packed, pieces[2]), CONFIG)))
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-be"])
@@ -110,11 +111,11 @@ def test_slices_of_a_json_array_have_the_rows_of_the_file(
     pieces = cut(file, "jsonl", size)
     assert len(pieces) in {1: [60], 700: range(5, 40), 1 << 30: [1]}[size]
     assert {one.streamed for one in pieces} == {encoding != "utf-8"}
-    rows = [row for one in pieces for row in read_file(file, found, CONFIG, piece=one)]
+    rows = [row for one in pieces for row in read_unit(InputUnit(file, found, one), CONFIG)]
     assert told(rows) == told(whole(found))
     assert [row.url for row in rows] == [f"file://src/d.json#{number}" for number in range(60)]
-    last = list(read_file(file, found, CONFIG, piece=pieces[-1]))
-    first = list(read_file(file, found, CONFIG, piece=pieces[0]))
+    last = list(read_unit(InputUnit(file, found, pieces[-1]), CONFIG))
+    first = list(read_unit(InputUnit(file, found, pieces[0]), CONFIG))
     assert (last[-1].url, first[0].url) == (rows[-1].url, rows[0].url)
 
 
@@ -124,7 +125,7 @@ def test_files_without_lines_and_unterminated_lines_are_sliced(tmp_path: Path, d
     found = source(tmp_path, "jsonl")
     (file,) = find_files(found)
     pieces = cut(file, "jsonl", 1)
-    assert told([row for one in pieces for row in read_file(file, found, CONFIG, piece=one)]) == told(whole(found))
+    assert told([row for one in pieces for row in read_unit(InputUnit(file, found, one), CONFIG)]) == told(whole(found))
     assert sum(one.weight for one in pieces) == len(data)
     unit = InputUnit(file, found)
     assert divide([unit], ExtractConfig(parts=9), Engine()) or not data
@@ -138,7 +139,7 @@ def test_slices_of_parquet_are_row_groups(tmp_path: Path, size: int) -> None:
     (file,) = find_files(found)
     pieces = cut(file, "parquet", size)
     assert [(one.start, one.end) for one in cut(file, "parquet", 1)] == [(at, at + 1) for at in range(13)]
-    rows = [row for one in pieces for row in read_file(file, found, CONFIG, piece=one)]
+    rows = [row for one in pieces for row in read_unit(InputUnit(file, found, one), CONFIG)]
     assert told(rows) == told(whole(found))
     assert [row.url for row in rows] == [f"file://src/d.parquet#{number}" for number in range(100)]
 
@@ -162,7 +163,7 @@ def test_a_file_that_became_shorter_is_reported(tmp_path: Path, ending: str) -> 
     *_, last = cut(file, "jsonl", 1_000)
     path.write_bytes(compressed(lines()[:5_000], ending))
     with pytest.raises(InputError, match="became shorter while it was read"):
-        list(read_file(file, found, CONFIG, piece=last))
+        list(read_unit(InputUnit(file, found, last), CONFIG))
 
 
 def test_parts_of_a_compressed_file_are_processed_in_few_runs() -> None:
@@ -380,5 +381,6 @@ def test_automatic_parts_follow_the_input_bytes() -> None:
 
 
 def test_compressed_captures_weigh_more_than_text() -> None:
-    assert InputUnit(SourceFile("a", "a", 10)).weight == 40
+    captures = FileSource(name="src", kind="warc", path="/x/*")
+    assert InputUnit(SourceFile("a", "a", 10), captures).weight == 40
     assert InputUnit(SourceFile("a", "a", 10), SOURCE).weight == 10

@@ -23,9 +23,9 @@ from tasks.run.runner import open_store, run_stage
 from tasks.run.tracking import TrackingContext
 from tasks.stages.extract import stage
 from tasks.stages.extract.config import ExtractConfig, FileSource
-from tasks.stages.extract.files import read_file
-from tasks.stages.extract.partitioning import find_files
+from tasks.stages.extract.files import read_unit
 from tasks.stages.extract.row import InputRow
+from tasks.stages.extract.sources import InputUnit, find_files
 from tests.conftest import run_stage_in
 from tests.tasks.run.test_adopted import small_recipe
 
@@ -206,7 +206,7 @@ def source(table: Any, **settings: Any) -> FileSource:
 
 
 def rows(found: FileSource) -> list[InputRow]:
-    return [row for file in find_files(found) for row in read_file(file, found, CONFIG)]
+    return [row for file in find_files(found) for row in read_unit(InputUnit(file, found), CONFIG)]
 
 
 def numbers(found: FileSource) -> list[int]:

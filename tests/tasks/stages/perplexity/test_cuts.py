@@ -12,7 +12,7 @@ from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.formats.documents.document import DOCUMENT
 from tasks.stages.perplexity import PerplexityConfig
-from tasks.stages.perplexity.reference import CANDIDATE, distinct_texts, lowest, ranks, sample_indices
+from tasks.stages.perplexity.reference import CANDIDATE, lowest, ranks
 from tasks.stages.perplexity.stage import sample_crawl
 from tests.corpora import by_hand, kept_document
 
@@ -57,8 +57,12 @@ def test_sampling_part_by_part_equals_sampling_all_at_once(units: int) -> None:
     random = np.random.default_rng(units)
     hashes = random.integers(0, 2**63, 400).astype(np.uint64)[random.integers(0, 400, 1000)]
     sizes = (hashes % np.uint64(50)).astype(np.int64)
-    several = distinct_texts(hashes, sizes)
-    wanted = several[sample_indices(hashes[several], sizes[several], 1000, 7)]
+    wanted, total = list[int](), 0
+    first = {value: place for place, value in reversed(list(enumerate(hashes.tolist()))) if sizes[place]}
+    for place in sorted(first.values(), key=lambda place: int(ranks(hashes[[place]], "sample/7")[0])):
+        if total < 1000:
+            wanted.append(place)
+            total += int(sizes[place])
     rows = np.zeros(len(hashes), CANDIDATE)
     rows["rank"], rows["hash"], rows["size"] = ranks(hashes, "sample/7"), hashes, sizes
     rows["unit"] = np.sort(random.integers(0, units, len(rows)))
@@ -66,7 +70,7 @@ def test_sampling_part_by_part_equals_sampling_all_at_once(units: int) -> None:
     held = np.zeros(0, CANDIDATE)
     for unit in random.permutation(units):
         held = lowest(np.concatenate([held, lowest(rows[rows["unit"] == unit], 1000)]), 1000)
-    assert held["place"].tolist() == wanted.tolist()
+    assert held["place"].tolist() == wanted
 
 
 def test_memory_does_not_grow_with_the_number_of_documents(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tasks.core.store import Store
 from tasks.filters.ngram.files import load_artifact, read_arpa
 from tasks.formats.documents.document import DOCUMENT
 from tasks.stages.perplexity import PerplexityConfig, ReferenceText
-from tasks.stages.perplexity.reference import draw, files_with_texts, listing, sample_indices
+from tasks.stages.perplexity.reference import CANDIDATE, draw, files_with_texts, listing, lowest, ranks
 from tasks.stages.perplexity.stage import external
 from tests.conftest import run_stage_in
 from tests.corpora import by_hand, kept_document
@@ -87,7 +87,7 @@ def test_the_arpa_file_equals_the_model(tmp_path: Path, run_stage: Run) -> None:
 def test_held_out_texts_are_kept_from_training_and_measured(tmp_path: Path, run_stage: Run) -> None:
     config = babble_config(tmp_path, heldout_share=0.2)
     found = files_with_texts(config.references, None)
-    chosen = draw([listing(unit) for unit in found], config)
+    chosen = draw([listing(task) for task in enumerate(found)], config)
     texts = [list(unit.texts()) for unit in found]
     learnt, held = (
         {texts[unit][place] for unit, places in enumerate(side) for place in places}
@@ -102,11 +102,17 @@ def test_held_out_texts_are_kept_from_training_and_measured(tmp_path: Path, run_
 
 
 def test_a_sample_is_drawn_up_to_its_size_and_another_seed_draws_another() -> None:
-    hashes, sizes = np.arange(1000, dtype=np.uint64), np.full(1000, 10)
-    first, second = (set(sample_indices(hashes, sizes, 3000, seed).tolist()) for seed in (0, 1))
+    texts = np.zeros(1000, CANDIDATE)
+    texts["hash"], texts["size"], texts["place"] = np.arange(1000), 10, np.arange(1000)
+
+    def drawn(seed: int, size: int) -> set[int]:
+        texts["rank"] = ranks(texts["hash"], f"sample/{seed}")
+        return set(lowest(texts, size)["place"].tolist())
+
+    first, second = drawn(0, 3000), drawn(1, 3000)
     assert len(first) == len(second) == 300
     assert 50 < len(first & second) < 150
-    assert len(sample_indices(hashes, sizes, 1, 0)) == 1
+    assert len(drawn(0, 1)) == 1
 
 
 def test_each_language_gets_its_own_model(tmp_path: Path, run_stage: Run) -> None:

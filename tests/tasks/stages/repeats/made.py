@@ -19,7 +19,7 @@ from tasks.formats.tokens.shard import HELDOUT, TRAIN, TokenFormat
 from tasks.stages.repeats import RepeatsConfig
 from tasks.stages.spans import SpansConfig
 from tasks.stages.tokens import TokenizerConfig
-from tasks.stages.tokens.shard_writer import ShardWriter, documents_table
+from tasks.stages.tokens.encode import ShardWriter, documents_table
 from tests.conftest import run_stage_in
 from tests.corpora import corpus, documents_in
 

@@ -19,7 +19,7 @@ from tasks.formats.tokens.shard import ShardSet
 from tasks.formats.tokens.spans import group_names
 from tasks.run.catalogue import upstream
 from tasks.run.recipe import find_recipe
-from tasks.stages.repeats import mark, maximal, stage
+from tasks.stages.repeats import maximal, stage
 from tasks.stages.repeats.maximal import Suffixes, repeated
 from tasks.stages.tokens import PackConfig
 from tests.conftest import run_stage_in
@@ -75,7 +75,7 @@ def test_marks_equal_those_of_a_brute_force_pass(
     with (
         tempfile.TemporaryDirectory() as name,
         patch.object(stage, "_PIECE", piece),
-        patch.object(mark, "_BLOCK_TOKENS", 7),
+        patch.object(stage, "_BLOCK_TOKENS", 7),
         patch.object(maximal, "_BLOCK", 2),
     ):
         inputs = inputs_in(Path(name), shards_in(Path(name), shards), group_tokens)
