@@ -180,7 +180,7 @@ def saving(given: argparse.Namespace) -> None:
     rounds = given.rounds
     model = Replicated(TrainConfig(model=MEDIUM, batch_size=1, microbatch=1), SAVING_VOCABULARY, Ranks(0, 1, 0))
     usual, calls, windows, extra = [], [], [], []
-    with tempfile.TemporaryDirectory() as folder, Saver(Path(folder), model, Ranks(0, 1, 0), 1, ()) as saver:
+    with tempfile.TemporaryDirectory() as folder, Saver(Path(folder), model, 1, ()) as saver:
         for number in range(3):  # the first save allocates buffers that later ones reuse
             step(model, number, saver)
         saver.save(1, {})

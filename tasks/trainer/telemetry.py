@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from tasks.trainer.config import TrainConfig, TuningSpec
-from tasks.trainer.hooks import Hook
 from tasks.trainer.logs import write_start
 from tasks.trainer.model.shape import ModelShape, flops_per_token
 from tasks.trainer.parallel.ranks import Ranks
@@ -32,7 +31,7 @@ SLOWDOWN_REASONS = 0x8 | 0x20 | 0x40 | 0x80
 power brake. The normal power cap is not included."""
 
 
-class Telemetry(Hook):
+class Telemetry:
     """Measures the steps of a run.
 
     Args:

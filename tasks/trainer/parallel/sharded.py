@@ -34,7 +34,6 @@ from tasks.core.errors import InputError
 from tasks.trainer.checkpoints.checkpoint import STATE, Box, TensorPart, file_prefix, parts_in
 from tasks.trainer.config import TrainConfig, TuningSpec
 from tasks.trainer.data.batches import Batch
-from tasks.trainer.integrity.corruption import BITS, GPU_TOLERANCE, RankCopies, hash_of
 from tasks.trainer.integrity.pace import Stopwatch
 from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.model.transformer import Transformer, initial_constant, initial_weight
@@ -44,6 +43,7 @@ from tasks.trainer.parallel.fit import check_fit, layout_warnings, memory_per_ra
 from tasks.trainer.parallel.mesh import Mesh
 from tasks.trainer.parallel.pipeline import Pipeline, PipelineChunk, chunks_of
 from tasks.trainer.parallel.ranks import Ranks, build_sum, checkpoint_group
+from tasks.trainer.parallel.replica import BITS, GPU_TOLERANCE, RankCopies, hash_of
 from tasks.trainer.place import Layout
 from tasks.trainer.tuning.memory import tuning_memory_per_rank
 from tasks.trainer.tuning.model import outline, with_frozen_parameters
@@ -173,7 +173,6 @@ class Sharded:
         self._stopwatch = Stopwatch(self.mesh.device)
         self.hashes, self.seconds, self.timed = list[list[float]](), list[float](), "fixed matrix product"
         self.stop_requested = False
-        """Whether this rank has received SIGTERM; the next gradient computation shares it with all ranks."""
         pinned = self.mesh.device.type == "cuda"
         # Copies that do not block would end with a wait for all streams of the GPU, that of the next gradient, too.
         self._stager = DefaultStager(StagingOptions(pinned, False, False, False))
@@ -184,16 +183,7 @@ class Sharded:
         self.pipeline = Pipeline(self.chunks, self.mesh, run, seq_len) if layout.pipeline > 1 else None
 
     def forward_backward(self, parts: Mapping[int, Batch]) -> tuple[float, int, bool]:
-        """Computes the mean gradient of the whole batch into the `.grad` of the parameters.
-
-        Args:
-            parts: microbatches by number; those of `numbers`, or those of another rank to check it.
-
-        Returns:
-            Mean loss in nats per token, number of tokens with a label, and whether any rank received SIGTERM. Also sets
-            `hashes` (of each rank's weights), `seconds` (duration of a fixed problem on each rank, if timed) and
-            `share` (fingerprint of this rank's contribution to the gradient).
-        """
+        """Computes the mean gradient, see `Replica`; `seconds` is the duration of a fixed problem on each rank."""
         own = [hash_of(map(local, self._select(copies, self.parameters).values())) for copies in self.copies]
         own.append(torch.tensor(self._stopwatch.seconds(), dtype=torch.float64))
         for parameter in self.parameters.values():

@@ -64,7 +64,7 @@ def run(job: dict[str, Any], ranks: Ranks) -> dict[str, list[float]]:
         model = Replicated(settings, VOCABULARY, ranks)
     else:
         model = Sharded(settings, Layout(**job["layout"]), VOCABULARY, SEQ_LEN, ranks)
-    measured = HeldoutBpb(held_out(), model, ranks, 1, SEQ_LEN, 0)
+    measured = HeldoutBpb(held_out(), model, 1, SEQ_LEN, 0)
     bpb = []
     first, until = job["steps"]
     if "read" in job:
@@ -79,7 +79,7 @@ def run(job: dict[str, Any], ranks: Ranks) -> dict[str, list[float]]:
         model.optimizer.step(LEARNING_RATE)
         bpb.append(measured.measure()["bpb/a"])
     if "write" in job:
-        with Saver(Path(job["write"]), model, ranks, 1, ()) as saver:
+        with Saver(Path(job["write"]), model, 1, ()) as saver:
             saver.save(until, {})
     return {"losses": losses, "norms": norms, "bpb": bpb}
 
