@@ -93,6 +93,7 @@ def trained(ranks: Ranks, optim: dict[str, Any], compression: dict[str, Any] | N
     settings = {"model": SMALL, "optim": optim, "compression": compression, "steps": steps, "batch_size": BATCH}
     run = TrainConfig.model_validate({**settings, "microbatch": BATCH // 2})
     engine, (training, held_out) = Replicated(run, BYTES, ranks), corpus()
+    engine.initialize()
     in_optimizer, started = 0.0, time.process_time()
     for step in range(steps):
         parts = {number: bytes_batch(training, run.microbatch, 2 * step + number) for number in engine.numbers}
@@ -179,6 +180,7 @@ def saving(given: argparse.Namespace) -> None:
     """Trains with and without a checkpoint being written."""
     rounds = given.rounds
     model = Replicated(TrainConfig(model=MEDIUM, batch_size=1, microbatch=1), SAVING_VOCABULARY, Ranks(0, 1, 0))
+    model.initialize()
     usual, calls, windows, extra = [], [], [], []
     with tempfile.TemporaryDirectory() as folder, Saver(Path(folder), model, 1, ()) as saver:
         for number in range(3):  # the first save allocates buffers that later ones reuse

@@ -108,10 +108,10 @@ class Trainer:
 
             return Replicated(self.run, vocab_size, self.ranks, build_tuned(self.spec))
         if self.layout is None:
-            return Replicated(self.run, vocab_size, self.ranks, initialize=False)
+            return Replicated(self.run, vocab_size, self.ranks)
         from tasks.trainer.parallel.sharded import Sharded  # imports torch._dynamo: 1.5 CPU-seconds
 
-        sharded = Sharded(self.run, self.layout, vocab_size, seq_len, self.ranks, initialize=False, tuning=tuning)
+        sharded = Sharded(self.run, self.layout, vocab_size, seq_len, self.ranks, tuning)
         if tuning:
             from tasks.trainer.tuning.model import load_base
 

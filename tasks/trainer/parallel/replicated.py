@@ -36,8 +36,7 @@ class Replicated:
         run: settings of the run.
         vocab_size: tokens of the vocabulary.
         ranks: the process group, already connected.
-        model: the model; None: a new model.
-        initialize: whether a new model has its random initial weights; False: the caller loads others.
+        model: the model; None: a new model, whose weights the caller loads or sets by `initialize`.
 
     Raises:
         InputError: there are more ranks than microbatches.
@@ -46,24 +45,13 @@ class Replicated:
     layout = None
     """None: every rank has the whole model."""
 
-    def __init__(
-        self,
-        run: TrainConfig,
-        vocab_size: int,
-        ranks: Ranks,
-        model: Transformer | None = None,
-        *,
-        initialize: bool = True,
-    ) -> None:
+    def __init__(self, run: TrainConfig, vocab_size: int, ranks: Ranks, model: Transformer | None = None) -> None:
         self.run, self.ranks = run, ranks
         check_ranks(run, ranks.world)
         if run.precision == "fp8":
             raise InputError("fp8 needs a GPU", 'set [train] precision = "bf16", or train on a GPU')
         self.numbers = self.numbers_of(0)
-        initialize = initialize and model is None
         self.model = (model or Transformer(run.model, vocab_size)).to(ranks.device)
-        if initialize:
-            self.initialize()
         self._choose_kernel()
         self.optimizer = build_optimizer(dict(self.model.named_parameters()), run)
         self._gradient = _flat_gradient(self.model)

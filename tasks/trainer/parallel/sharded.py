@@ -109,7 +109,7 @@ def _copy_overlap(tensor: Tensor, box: Box, part: TensorPart) -> int:
 
 
 class Sharded:
-    """This rank's shard of the model and optimizer of a run.
+    """This rank's shard of the model and optimizer of a run; the caller loads the weights, or sets them by `initialize`.
 
     Args:
         run: settings of the run.
@@ -117,8 +117,7 @@ class Sharded:
         vocab_size: tokens of the vocabulary.
         seq_len: positions of a training sequence.
         ranks: the process group, already connected.
-        initialize: whether the model has its random initial weights; False: the caller loads others.
-        tuning: settings of a fine-tuning, whose frozen weights are sharded, too; the caller loads all weights.
+        tuning: settings of a fine-tuning, whose frozen weights are sharded, too.
 
     Raises:
         RecipeError: the run cannot be trained in this layout.
@@ -131,8 +130,6 @@ class Sharded:
         vocab_size: int,
         seq_len: int,
         ranks: Ranks,
-        *,
-        initialize: bool = True,
         tuning: TuningSpec | None = None,
     ) -> None:
         nodes = ranks.world // ranks.local_world
@@ -161,8 +158,6 @@ class Sharded:
             for name, parameter in chunk.named_parameters()
             if parameter.requires_grad
         }
-        if initialize:
-            self.initialize()
         self.optimizer = build_optimizer(self.parameters, run)
         self._fingerprint = install_fingerprint(self.chunks, self.mesh)
         self.share, self.share_tolerance = 0.0, self._fingerprint.tolerance

@@ -64,6 +64,7 @@ def run(job: dict[str, Any], ranks: Ranks) -> dict[str, list[float]]:
         model = Replicated(settings, VOCABULARY, ranks)
     else:
         model = Sharded(settings, Layout(**job["layout"]), VOCABULARY, SEQ_LEN, ranks)
+    model.initialize()
     measured = HeldoutBpb(held_out(), model, 1, SEQ_LEN, 0)
     bpb = []
     first, until = job["steps"]
