@@ -109,7 +109,7 @@ def _copy_overlap(tensor: Tensor, box: Box, part: TensorPart) -> int:
 
 
 class Sharded:
-    """This rank's shard of the model and optimizer of a run; the caller loads the weights, or sets them by `initialize`.
+    """This rank's shard of model and optimizer of a run; the caller loads the weights, or sets them by `initialize`.
 
     Args:
         run: settings of the run.
