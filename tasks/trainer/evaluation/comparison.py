@@ -1,7 +1,6 @@
 """Paired comparison of two models on the same held-out documents, task items, and fine-tuning examples.
 
-A model is the folder of a registered model (`model.json`, `model.safetensors`, `tokenizer.json`), or the last weights
-of a training or fine-tuning with the tokenizer of its data.
+A model is a registered model, or the last weights of a training or fine-tuning with the tokenizer of its data.
 
 The models can have different tokenizers, because documents are compared by their text: each model encodes a document
 with its own tokenizer and predicts every token, including end-of-text (`bpb`), and both bit counts are divided by the
@@ -138,7 +137,7 @@ class Contender:
 
     Attributes:
         label: role in the comparison, such as "champion"; part of the file names.
-        name: artifact id or folder, for people.
+        name: artifact id, for people.
         description: its `model.json`.
         weights: its `model.safetensors`, with checkpoint names or those of the Llama layout.
         tokenizer: content of its `tokenizer.json`.
@@ -149,14 +148,6 @@ class Contender:
     description: Path
     weights: Path
     tokenizer: str
-
-    @classmethod
-    def of_folder(cls, label: str, folder: Path) -> "Contender":
-        """Returns the model of a folder with the three files; raises InputError if one is missing."""
-        description, weights, tokenizer = (folder / name for name in (model_file.FILE, MODEL, TOKENIZER))
-        if missing := [path.name for path in (description, weights, tokenizer) if not path.exists()]:
-            raise InputError(f"{folder} has no {', '.join(missing)}", "name the folder model/ of a registered model")
-        return cls(label, str(folder), description, weights, tokenizer.read_text())
 
     @classmethod
     def of_artifact(cls, label: str, artifact: Artifact, tokenizer: Artifact | None = None) -> "Contender":
@@ -245,7 +236,7 @@ def compare(
         bits = partial(_bits, contender, load, config.batch_windows, output)
         of_texts.append({source: bits(source, documents) for source, documents in texts.items()})
         of_tasks.append({task.name: score_task(task, contender.label, load, output) for task in config.tasks})
-    sources = [_of_source(source, of_texts[0][source], of_texts[1][source]) for source in texts]
+    sources = [_by_bytes("source", source, *(tables[source] for tables in of_texts)) for source in texts]
     size = min(first.parameters, second.parameters)
     return [*sources, *(_of_task(task, size, of_tasks[0][task.name], of_tasks[1][task.name]) for task in config.tasks)]
 
@@ -273,20 +264,14 @@ def compare_responses(
     tables = [_score_examples(contender, examples, context, batch_tokens, output) for contender in (first, second)]
     if not tables[0].num_rows:
         return []
-    size = tables[0]["bytes"].to_pylist()
-    bits = [np.array(table["bits"].to_pylist()) for table in tables]
-    before, after = (math.fsum(values) / math.fsum(size) for values in bits)
-    difference = paired.of_sized((bits[0] - bits[1]).tolist(), size)
-    comparisons = [Comparison("examples", RESPONSES, BPB, len(size), before, after, difference)]
+    responses = _by_bytes("examples", RESPONSES, *tables)
     if tables[0]["rejected_bits"].null_count:
-        return comparisons
-    prefers_chosen = [
-        np.array(table["rejected_bits"].to_pylist()) > values for table, values in zip(tables, bits, strict=True)
-    ]
+        return [responses]
+    prefers_chosen = [table["rejected_bits"].to_numpy() > table["bits"].to_numpy() for table in tables]
     differences = (prefers_chosen[1].astype(float) - prefers_chosen[0].astype(float)).tolist()
     shares = [float(values.mean()) for values in prefers_chosen]
     return [
-        *comparisons,
+        responses,
         Comparison("examples", PAIRS, "acc", len(differences), shares[0], shares[1], paired.of_items(differences)),
     ]
 
@@ -326,12 +311,13 @@ def encode_texts(texts: Iterable[HeldoutText], tokenizer: str, eos_id: int) -> I
         yield HeldoutDocument(document.uid, np.array([*ids, eos_id]), len(document.text.encode()))
 
 
-def _of_source(source: str, first: pa.Table, second: pa.Table) -> Comparison:
+def _by_bytes(kind: Literal["source", "examples"], name: str, first: pa.Table, second: pa.Table) -> Comparison:
+    """Compares the bits per byte of two tables with columns `bits` and `bytes`."""
     bits = [np.array(table["bits"].to_pylist()) for table in (first, second)]
     size = first["bytes"].to_pylist()
     before, after = (math.fsum(values) / math.fsum(size) for values in bits)
     difference = paired.of_sized((bits[0] - bits[1]).tolist(), size)
-    return Comparison("source", source, BPB, len(size), before, after, difference)
+    return Comparison(kind, name, BPB, len(size), before, after, difference)
 
 
 def _of_task(

@@ -39,13 +39,13 @@ from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.model.transformer import Transformer, initial_constant, initial_weight
 from tasks.trainer.optim import build_optimizer, local, sum_of_squares
 from tasks.trainer.parallel.apply import apply
-from tasks.trainer.parallel.fit import check_fit, layout_warnings, memory_per_rank
+from tasks.trainer.parallel.fit import check_fit, layout_warnings
 from tasks.trainer.parallel.mesh import Mesh
 from tasks.trainer.parallel.pipeline import Pipeline, PipelineChunk, chunks_of
 from tasks.trainer.parallel.ranks import Ranks, build_sum, checkpoint_group
 from tasks.trainer.parallel.replica import BITS, GPU_TOLERANCE, RankCopies, hash_of
 from tasks.trainer.place import Layout
-from tasks.trainer.tuning.memory import tuning_memory_per_rank
+from tasks.trainer.tuning.memory import Workload
 from tasks.trainer.tuning.model import outline, with_frozen_parameters
 
 log = logging.getLogger(__name__)
@@ -137,12 +137,8 @@ class Sharded:
         if ranks.rank == 0:
             for warning in layout_warnings(layout, nodes, ranks.local_world):
                 log.warning("%s", warning)
-            shape, gpu = ModelShape.of(run.model, vocab_size), ranks.device.type == "cuda"
-            _log_memory(
-                tuning_memory_per_rank(layout, run, tuning, shape, gpu=gpu)
-                if tuning
-                else memory_per_rank(layout, run, shape, seq_len, gpu=gpu)
-            )
+            load = Workload(run, ModelShape.of(run.model, vocab_size), seq_len, tuning)
+            _log_memory(load.memory_per_rank(layout, gpu=ranks.device.type == "cuda"))
         ranks.join_alone()
         self.run, self.layout, self.ranks, self.mesh = run, layout, ranks, Mesh.of(layout, ranks)
         self.numbers = self.numbers_of(0)
