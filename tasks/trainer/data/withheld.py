@@ -185,7 +185,7 @@ def slice_losses(replica: Replica, batches: StepData, step: int, parts: Mapping[
     places = [
         (source, batches.file_names[shard], row)
         for number, sequences in slices.items()
-        for source, sequence in zip(batches.sources_of(step, number), sequences, strict=True)
+        for (source, _), sequence in zip(batches.drawn(step, number), sequences, strict=True)
         for shard, row in _places(sequence)
     ]
     return [

@@ -103,7 +103,7 @@ def test_all_layers_are_one_graph_the_loss_is_another_and_both_compute_the_same(
 ) -> None:
     caplog.set_level("INFO", compilation.log.name)
     monkeypatch.setattr(compilation, "BACKEND", "eager")
-    compilation._report.cache_clear()
+    compilation._log_once.cache_clear()
     torch._dynamo.reset()
     counters.clear()
     run = config(tie=True).model_copy(update={"precision": settings.pop("precision", "fp32")})
