@@ -55,7 +55,7 @@ class RunPerformance:
 
     @classmethod
     def of(cls, metrics: Mapping[str, float]) -> "RunPerformance | None":
-        """Reads the metrics of a record; returns None if no step was timed, or if an old version did not record it."""
+        """Reads the metrics of a record; returns None if no step was timed."""
         if not metrics.get("timed_steps"):
             return None
         return cls(**{name: metrics.get(name, 0.0) for name in cls.__dataclass_fields__})
