@@ -141,6 +141,7 @@ class Contender:
         description: its `model.json`.
         weights: its `model.safetensors`, with checkpoint names or those of the Llama layout.
         tokenizer: content of its `tokenizer.json`.
+        context: maximum number of tokens of a text that it is given.
     """
 
     label: str
@@ -148,6 +149,7 @@ class Contender:
     description: Path
     weights: Path
     tokenizer: str
+    context: int
 
     @classmethod
     def of_artifact(cls, label: str, artifact: Artifact, tokenizer: Artifact | None = None) -> "Contender":
@@ -162,15 +164,16 @@ class Contender:
             InputError: the artifact has no whole model, or was trained with another tokenizer.
         """
         if f"{_MODEL_FOLDER}{MODEL}" in artifact.files(_MODEL_FOLDER):
-            local = {name: artifact.local(f"{_MODEL_FOLDER}{name}") for name in (model_file.FILE, MODEL)}
-            own = artifact.read(f"{_MODEL_FOLDER}{TOKENIZER}").decode()
-            return cls(label, str(artifact.address), Path(local[model_file.FILE]), Path(local[MODEL]), own)
+            files = (Path(artifact.local(f"{_MODEL_FOLDER}{name}")) for name in (model_file.FILE, MODEL, TOKENIZER))
+            description, file, own = files
+            context = json.loads(description.read_text())["seq_len"]
+            return cls(label, str(artifact.address), description, file, own.read_text(), context)
         described, weights = last_weights(artifact, label)
         if tokenizer is None:
             raise InputError(f"{artifact.address} contains no tokenizer", "give the one it was trained with")
         text = matching_tokenizer(tokenizer, described)
         description = Path(artifact.local(model_file.FILE))
-        return cls(label, str(artifact.address), description, Path(weights.file), text)
+        return cls(label, str(artifact.address), description, Path(weights.file), text, described["seq_len"])
 
     @property
     def parameters(self) -> int:
@@ -180,7 +183,14 @@ class Contender:
     def load(self, batch_tokens: int) -> Scorer:
         """Loads the model; `batch_tokens` as in `Scorer`. Raises InputError if the files do not match."""
         model, described = model_file.load_model(self.description, self.weights)
+        described["seq_len"] = self.context
         return Scorer.of(model, described, Tokenizer.from_str(self.tokenizer), batch_tokens)
+
+
+def in_equal_context(first: Contender, second: Contender) -> tuple[Contender, Contender]:
+    """Returns two models with the context of the one that reads fewer tokens."""
+    context = min(first.context, second.context)
+    return replace(first, context=context), replace(second, context=context)
 
 
 def texts_of(shards: ShardSet, tokenizer: str, max_tokens: int) -> dict[str, list[HeldoutText]]:
@@ -242,18 +252,17 @@ def compare(
 
 
 def compare_responses(
-    first: Contender, second: Contender, examples: Examples, context: int, batch_tokens: int, output: Output
+    first: Contender, second: Contender, examples: Examples, batch_tokens: int, output: Output
 ) -> list[Comparison]:
     """Compares two models on examples of a fine-tuning that neither was trained on.
 
-    Each learned token is predicted from all preceding tokens of its example, by both models in the same context. Longer
-    examples are omitted.
+    Each learned token is predicted from all preceding tokens of its example, by both models in the same context
+    (`in_equal_context`). Longer examples are omitted.
 
     Args:
         first: the baseline.
         second: the model that may be better; with another label.
         examples: held-out examples, in the tokens of both models.
-        context: maximum number of tokens of a text.
         batch_tokens: tokens per forward pass, including padding.
         output: receives the parts.
 
@@ -261,7 +270,7 @@ def compare_responses(
         Bits per byte of the responses, or of the chosen answers; for preferences also the share of pairs in which the
         chosen answer is the more likely one. Empty if no example fits.
     """
-    tables = [_score_examples(contender, examples, context, batch_tokens, output) for contender in (first, second)]
+    tables = [_score_examples(contender, examples, batch_tokens, output) for contender in (first, second)]
     if not tables[0].num_rows:
         return []
     responses = _by_bytes("examples", RESPONSES, *tables)
@@ -330,13 +339,11 @@ def _of_task(
     return Comparison("task", task.name, metric, len(differences), *values, paired.of_items(differences))
 
 
-def _score_examples(
-    contender: Contender, examples: Examples, context: int, batch_tokens: int, output: Output
-) -> pa.Table:
+def _score_examples(contender: Contender, examples: Examples, batch_tokens: int, output: Output) -> pa.Table:
     name = f"examples.{contender.label}"
     if name not in output.committed:
         scorer = contender.load(batch_tokens)
-        rows = list(_fitting(examples, context, Tokenizer.from_str(contender.tokenizer), scorer.eos_id))
+        rows = list(_fitting(examples, contender.context, Tokenizer.from_str(contender.tokenizer), scorer.eos_id))
         output.progress(0, len(rows), f"held-out examples, {contender.label}")
         bits = iter(response_bits(scorer, [text for _, _, texts in rows for text in texts]))
         pairs = examples.summary["kind"] == PREFERENCES
@@ -388,15 +395,6 @@ def response_bits(scorer: Scorer, texts: Sequence[LearnedText]) -> list[float]:
             loss = F.cross_entropy(logits, labels, reduction="none").double().sum()
             bits[number] = finite(float(loss) / math.log(2), "a response")
     return bits
-
-
-def limited(contender: Contender, context: int, folder: Path) -> Contender:
-    """Returns a model whose context is limited to a number of tokens."""
-    content = json.loads(contender.description.read_text()) | {"seq_len": context}
-    path = folder / contender.label / model_file.FILE
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content))
-    return replace(contender, description=path)
 
 
 def learned_documents(examples: Artifact) -> set[str]:

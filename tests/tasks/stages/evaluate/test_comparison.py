@@ -38,8 +38,9 @@ def held_out(made: Made) -> dict[str, list]:
 
 def of_folder(label: str, folder: Path) -> Contender:
     """The model of a model folder."""
-    tokenizer = (folder / "tokenizer.json").read_text()
-    return Contender(label, str(folder), folder / "model.json", folder / "model.safetensors", tokenizer)
+    description, tokenizer = folder / "model.json", (folder / "tokenizer.json").read_text()
+    context = json.loads(description.read_text())["seq_len"]
+    return Contender(label, str(folder), description, folder / "model.safetensors", tokenizer, context)
 
 
 def by_name(found: Sequence[Comparison]) -> dict[str, Comparison]:
