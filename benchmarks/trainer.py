@@ -40,6 +40,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.harness import ROOT, in_turn, keep, parser, spent
+from tasks.trainer.checkpoints.disks import Disk
 from tasks.trainer.checkpoints.saving import Saver
 from tasks.trainer.config import ModelConfig, TrainConfig
 from tasks.trainer.data.batches import Batch
@@ -182,7 +183,7 @@ def saving(given: argparse.Namespace) -> None:
     model = Replicated(TrainConfig(model=MEDIUM, batch_size=1, microbatch=1), SAVING_VOCABULARY, Ranks(0, 1, 0))
     model.initialize()
     usual, calls, windows, extra = [], [], [], []
-    with tempfile.TemporaryDirectory() as folder, Saver(Path(folder), model, 1, ()) as saver:
+    with tempfile.TemporaryDirectory() as folder, Saver(Disk(Path(folder), 0, 0, 1), model, 1, ()) as saver:
         for number in range(3):  # the first save allocates buffers that later ones reuse
             step(model, number, saver)
         saver.save(1, {})

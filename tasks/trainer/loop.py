@@ -273,12 +273,11 @@ class Trainer:
 
     def _saver(self) -> Saver:
         return Saver(
-            self.disk.root,
+            self.disk,
             self.replica,
             self.run.keep_checkpoints,
             self.run.milestone_steps,
             keep_every=self.spec.keep_every,
-            disk=self.disk,
             copies=self.spec.copies,
         )
 

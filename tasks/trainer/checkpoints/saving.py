@@ -36,29 +36,27 @@ class Saver:
     """The checkpoints of a run, on one rank.
 
     Args:
-        root: folder of the checkpoints.
+        disk: on which the checkpoints are.
         replica: the model and optimizer to save.
         keep: number of newest checkpoints that are kept in addition to the milestones.
         milestones: steps whose checkpoints are kept permanently.
         keep_every: checkpoints of steps that are multiples of this are kept, too; 0: none.
-        disk: on which `root` is; None: all ranks share it.
         copies: locations to which the nodes copy a spread checkpoint.
     """
 
     def __init__(
         self,
-        root: Path,
+        disk: Disk,
         replica: Replica,
         keep: int,
         milestones: Sequence[int],
         *,
         keep_every: int = 0,
-        disk: Disk | None = None,
         copies: Sequence[CopySpec] = (),
     ) -> None:
-        self.root, self.keep, self.milestones, self.keep_every = root, keep, milestones, keep_every
+        self.disk, self.root, self.copies = disk, disk.root, copies
+        self.keep, self.milestones, self.keep_every = keep, milestones, keep_every
         self._replica, self._ranks = replica, (ranks := replica.ranks)
-        self.disk, self.copies = disk or Disk(root, 0, ranks.rank, ranks.world), copies
         self._handed_over = [0] * len(copies)
         # A separate group, because collectives of the thread must not mix with those of the loop. Gloo even with GPUs.
         self._group = checkpoint_group() if ranks.world > 1 else None

@@ -179,21 +179,24 @@ def estimate(
         tuning: settings of a fine-tuning; `run` then has those of its loop, and `shape` is that of the base.
     """
     ranks, load = plan.gpus or (layout.ranks if layout else ranks), Workload(run, shape, seq_len, tuning)
-    work = _work(plan, load, ranks, before)
-    saving = _checkpoints(plan, load, ranks, work.seconds)
-    wall = work.seconds * (1 + saving["lost_share"])
+    measured = before.mfu(plan.peak) if before else None
+    mfu, tokens = measured or plan.mfu, run.steps * run.batch_size * seq_len
+    flops = tokens * load.flops_per_token
+    seconds = flops / (plan.peak * mfu * ranks)
+    saving = _checkpoints(plan, load, ranks, seconds)
+    wall = seconds * (1 + saving["lost_share"])
     found: RunEstimate = {
         "model": _model(load),
         "time": {
             "gpu": plan.gpu,
             "gpus": ranks,
-            "tokens": work.tokens,
-            "flops_per_token": work.flops_per_token,
-            "flops": work.flops,
-            "mfu": work.mfu,
-            "mfu_from": before_name if work.is_measured else FROM_PLAN,
-            "tokens_per_s": work.tokens / work.seconds,
-            "step_seconds": work.seconds,
+            "tokens": tokens,
+            "flops_per_token": load.flops_per_token,
+            "flops": flops,
+            "mfu": mfu,
+            "mfu_from": before_name if measured else FROM_PLAN,
+            "tokens_per_s": tokens / seconds,
+            "step_seconds": seconds,
             "wall_seconds": wall,
             "gpu_days": wall * ranks / DAY,
         },
@@ -202,31 +205,8 @@ def estimate(
         "cost": cost(plan, wall * ranks / HOUR),
     }
     if layout and plan.gpu != "CPU" and tuning is None:
-        step = work.seconds / run.steps
-        found["communication"] = _communication(plan, load, layout, ranks_per_node, step)
+        found["communication"] = _communication(plan, load, layout, ranks_per_node, seconds / run.steps)
     return found
-
-
-@dataclass(frozen=True)
-class _Work:
-    """Work of a run, and the seconds of its steps at an MFU that an earlier run has measured, or else the plan's."""
-
-    tokens: int
-    flops_per_token: float
-    mfu: float
-    is_measured: bool
-    seconds: float
-
-    @property
-    def flops(self) -> float:
-        return self.tokens * self.flops_per_token
-
-
-def _work(plan: PlanConfig, load: Workload, ranks: int, before: RunPerformance | None) -> _Work:
-    measured = before.mfu(plan.peak) if before else None
-    mfu, tokens = measured or plan.mfu, load.run.steps * load.run.batch_size * load.seq_len
-    per_token = load.flops_per_token
-    return _Work(tokens, per_token, mfu, bool(measured), tokens * per_token / (plan.peak * mfu * ranks))
 
 
 def _model(load: Workload) -> ModelEstimate:
