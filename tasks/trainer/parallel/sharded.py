@@ -39,9 +39,9 @@ from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.model.transformer import Transformer, initial_constant, initial_weight
 from tasks.trainer.optim import build_optimizer, local, sum_of_squares
 from tasks.trainer.parallel.apply import apply
-from tasks.trainer.parallel.fit import check_fit, layout_warnings
+from tasks.trainer.parallel.fit import check_fit, chunks_of_rank, layout_warnings
 from tasks.trainer.parallel.mesh import Mesh
-from tasks.trainer.parallel.pipeline import Pipeline, PipelineChunk, chunks_of
+from tasks.trainer.parallel.pipeline import Pipeline, PipelineChunk
 from tasks.trainer.parallel.ranks import Ranks, build_sum, checkpoint_group
 from tasks.trainer.parallel.replica import BITS, GPU_TOLERANCE, RankCopies, hash_of
 from tasks.trainer.place import Layout
@@ -346,7 +346,8 @@ def shards_of(
     """Returns this rank's chunks of the model, sharded, on the meta device; of a fine-tuning, the whole model."""
     if tuning is None:
         with torch.device("meta"):
-            chunks = [PipelineChunk(run.model, vocab_size, layers) for layers in chunks_of(run.model.layers, mesh)]
+            own = chunks_of_rank(run.model.layers, mesh.layout, mesh.at("pipeline"))
+            chunks = [PipelineChunk(run.model, vocab_size, layers) for layers in own]
         for chunk in chunks:
             apply(chunk, mesh, run, seq_len)
         return list(chunks)
