@@ -46,11 +46,6 @@ def document_bits(model: Transformer, documents: Iterable[HeldoutDocument], eos_
     return [finite(value, f"the document {one.uid.hex()}") for value, one in zip(bits, all_documents, strict=True)]
 
 
-def bits_per_byte(documents: Iterable[HeldoutDocument], bits: Iterable[float]) -> float:
-    """Returns the total bits divided by the total bytes."""
-    return math.fsum(bits) / sum(document.n_bytes for document in documents)
-
-
 @torch.no_grad()
 def nats(model: Transformer, batch: list[EvaluationWindow]) -> list[float]:
     """Returns for each window the summed -ln p of its labels from `first` on."""

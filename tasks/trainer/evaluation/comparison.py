@@ -297,18 +297,27 @@ def _bits(
     name = f"{contender.label}.{source}"
     output.progress(0, len(texts), f"{source}, {contender.label}")
     if name not in output.committed:
-        scorer = load()
-        documents = list(encode_texts(texts, contender.tokenizer, scorer.eos_id))
-        bits = document_bits(scorer.model, documents, scorer.eos_id, scorer.context, batch_windows)
-        columns = {
-            "id": [document.uid.hex() for document in documents],
-            "bytes": [document.n_bytes for document in documents],
-        }
+        table = score_texts(contender, load(), texts, batch_windows)
         with output.part(name) as part:
-            part.count_in(len(documents))
-            part.table(DOCUMENTS, pa.table({**columns, "bits": bits}))
+            part.count_in(table.num_rows)
+            part.table(DOCUMENTS, table)
     output.progress(len(texts), len(texts), f"{source}, {contender.label}")
     return parquet.read(output.store.local(f"{output.address.path}/{DOCUMENTS}/{name}.parquet"))
+
+
+def score_texts(contender: Contender, scorer: Scorer, texts: Sequence[HeldoutText], batch_windows: int) -> pa.Table:
+    """Returns a row {id, bytes, bits} per document; raises InputError if its bits are not finite.
+
+    Args:
+        contender: the model.
+        scorer: the same, loaded.
+        texts: the documents.
+        batch_windows: windows of context per forward pass.
+    """
+    documents = list(encode_texts(texts, contender.tokenizer, scorer.eos_id))
+    bits = document_bits(scorer.model, documents, scorer.eos_id, scorer.context, batch_windows)
+    size = [document.n_bytes for document in documents]
+    return pa.table({"id": [document.uid.hex() for document in documents], "bytes": size, "bits": bits})
 
 
 def encode_texts(texts: Iterable[HeldoutText], tokenizer: str, eos_id: int) -> Iterable[HeldoutDocument]:

@@ -72,7 +72,9 @@ class Integrity:
         self._computer, self._guard, self._faults, self._device = computer, guard, faults, device
         self._replica, ranks = computer.replica, computer.replica.ranks
         self._ranks = ranks
-        self._every, self.names = every, rank_names(ranks)
+        self._every = every
+        hosts = gather_text(ranks, socket.gethostname())
+        self.names = [f"rank {rank} on {host}" for rank, host in enumerate(hosts)]
         self._suspects = Suspects(out, ranks)
         self._norms: deque[float] = deque(maxlen=MAX_NORMS)
         # Other kinds of devices round differently; with mixed devices, a rank can be compared only with itself.
@@ -287,8 +289,3 @@ def gather_text(ranks: Ranks, text: str, size: int = 256) -> list[str]:
     table[ranks.rank, : len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(table)
     ranks.sum([table])
     return [bytes(row).rstrip(b"\0").decode(errors="ignore") for row in table.tolist()]
-
-
-def rank_names(ranks: Ranks) -> list[str]:
-    """Returns "rank 3 on node-7" for every rank, in rank order."""
-    return [f"rank {rank} on {host}" for rank, host in enumerate(gather_text(ranks, socket.gethostname()))]
