@@ -248,8 +248,8 @@ def test_with_nondeterministic_kernels_only_differences_beyond_noise_are_faults(
 
 
 def test_a_gradient_is_recomputed_only_in_a_checked_step_or_on_suspicion(tmp_path: Path) -> None:
-    # The norm of a step, and of its two recomputations if it is suspicious: an outlier, or not finite.
-    norms = [*[1.0] * MIN_NORMS, 2.0, *[OUTLIER_RATIO + 1] * 3, 1.0, *[math.inf] * 3, 1.0]
+    # The norm of a step, and of its two recomputations if it is suspicious: an outlier, or refused by the guard.
+    norms = [*[1.0] * MIN_NORMS, 2.0, *[OUTLIER_RATIO + 1] * 3, 1.0, *[math.nan] * 3, 1.0]
     integrity, faults = alone(tmp_path, computer := Fixed([7] * 200, norms=norms), 0)
     assert computed(integrity, computer, MIN_NORMS + 5) == [1] * (MIN_NORMS + 1) + [3, 1, 3, 1]
     integrity, faults = alone(tmp_path, computer := Fixed([7] * 200), 4)
