@@ -213,7 +213,9 @@ def usable_gib(device: torch.device) -> float:
 def engine_of(variant: Variant, size: Size, load: Workload) -> Sharded:
     """Builds the engine of one rank on the available device; it takes microbatches of other sizes, too."""
     run, layout = settings_of(variant, size, load)
-    return Sharded(run, layout, size.vocab_size, load.seq_len, Ranks(0, 1, 0))
+    engine = Sharded(run, layout, size.vocab_size, load.seq_len, Ranks(0, 1, 0))
+    engine.initialize()
+    return engine
 
 
 def batches_of(load: Workload, vocab_size: int) -> list[Batch]:

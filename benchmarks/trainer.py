@@ -40,6 +40,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.harness import ROOT, in_turn, keep, parser, spent
+from tasks.trainer.checkpoints.disks import Disk
 from tasks.trainer.checkpoints.saving import Saver
 from tasks.trainer.config import ModelConfig, TrainConfig
 from tasks.trainer.data.batches import Batch
@@ -93,6 +94,7 @@ def trained(ranks: Ranks, optim: dict[str, Any], compression: dict[str, Any] | N
     settings = {"model": SMALL, "optim": optim, "compression": compression, "steps": steps, "batch_size": BATCH}
     run = TrainConfig.model_validate({**settings, "microbatch": BATCH // 2})
     engine, (training, held_out) = Replicated(run, BYTES, ranks), corpus()
+    engine.initialize()
     in_optimizer, started = 0.0, time.process_time()
     for step in range(steps):
         parts = {number: bytes_batch(training, run.microbatch, 2 * step + number) for number in engine.numbers}
@@ -179,8 +181,9 @@ def saving(given: argparse.Namespace) -> None:
     """Trains with and without a checkpoint being written."""
     rounds = given.rounds
     model = Replicated(TrainConfig(model=MEDIUM, batch_size=1, microbatch=1), SAVING_VOCABULARY, Ranks(0, 1, 0))
+    model.initialize()
     usual, calls, windows, extra = [], [], [], []
-    with tempfile.TemporaryDirectory() as folder, Saver(Path(folder), model, Ranks(0, 1, 0), 1, ()) as saver:
+    with tempfile.TemporaryDirectory() as folder, Saver(Disk(Path(folder), 0, 0, 1), model, 1, ()) as saver:
         for number in range(3):  # the first save allocates buffers that later ones reuse
             step(model, number, saver)
         saver.save(1, {})

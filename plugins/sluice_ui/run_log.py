@@ -1,6 +1,6 @@
 """The step log of a training or a fine-tuning in its artifact, as arrays; of one that is not complete, its milestones.
 
-Reads `loss.parquet` or `loss.jsonl`, `steps/` and `skipped/`. Fields that depend on the clock are not in the artifact.
+Reads `loss.parquet`, `steps/` and `skipped/`. Fields that depend on the clock are not in the artifact.
 """
 
 import json
@@ -16,11 +16,10 @@ from tasks.core.artifact import Artifact, ArtifactFolder, ArtifactId
 from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.formats.tokens.marks import Mark, of_run
+from tasks.formats.tokens.readings import LOSS, LOSSES
 
 KINDS = {"checkpoint": "step", "finetuned": "tuned"}
 """Kinds of artifacts with a run -> prefix with which a trace finds a step of it."""
-
-COLUMNS = ("step", "loss", "lr", "grad_norm", "tokens")
 
 BEFORE = 16
 """Steps before a step with whose mean loss its own is compared."""
@@ -66,13 +65,12 @@ class RunLog:
 
     @cached_property
     def columns(self) -> Mapping[str, Floats]:
-        """COLUMNS by name, float64 [steps]; NaN for the loss and gradient norm of a skipped step."""
-        if self.artifact and "loss.parquet" in self.files:
-            table = self.artifact.table("loss.parquet")
-            return {name: table[name].to_numpy().astype(np.float64) for name in COLUMNS}
-        names = ["loss.jsonl"] if "loss.jsonl" in self.files else self._below("steps/")
-        lines = [json.loads(line) for name in names for line in self.folder.read(name).splitlines()]
-        return {name: np.array([line[name] for line in lines], np.float64) for name in COLUMNS}
+        """The columns of LOSS by name, float64 [steps]; NaN for the loss and gradient norm of a skipped step."""
+        if self.artifact and LOSSES in self.files:
+            table = self.artifact.table(LOSSES)
+            return {name: table[name].to_numpy().astype(np.float64) for name in LOSS.names}
+        lines = [json.loads(line) for name in self._below("steps/") for line in self.folder.read(name).splitlines()]
+        return {name: np.array([line[name] for line in lines], np.float64) for name in LOSS.names}
 
     @cached_property
     def heldout(self) -> dict[str, tuple[list[int], list[float]]]:

@@ -175,8 +175,7 @@ def example_lines(artifacts: RunArtifacts, manuals: int) -> Iterator[str]:
 def training_lines(artifacts: RunArtifacts) -> Iterator[str]:
     """Yields the loss curve as block characters, and the note of the model."""
     model = artifacts.artifact("finetuned")
-    lines = map(json.loads, model.read("loss.jsonl").splitlines())
-    losses = [line["loss"] for line in lines if line["loss"] is not None]
+    losses = [loss for loss in model.table("loss.parquet")["loss"].to_pylist() if loss is not None]
     yield f"{curve(losses)}  loss {losses[0]:.2f} to {losses[-1]:.2f} nats per token"
     yield model.record.note
 

@@ -16,8 +16,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-import pyarrow as pa
-
 from tasks.core.artifact import Artifact, ArtifactId, InputRef, fingerprint
 from tasks.core.commit import commit
 from tasks.core.errors import InputError, RecipeError
@@ -32,8 +30,8 @@ from tasks.run.outside import external_refs
 from tasks.run.recipe import Recipe
 from tasks.stages.evaluate import stage
 from tasks.stages.evaluate.reports import task_metrics, task_table
-from tasks.trainer.evaluation.bpb import document_bits, use_threads
-from tasks.trainer.evaluation.comparison import DOCUMENTS, Contender, HeldoutText, encode_texts, texts_of
+from tasks.trainer.evaluation.bpb import use_threads
+from tasks.trainer.evaluation.comparison import DOCUMENTS, Contender, score_texts, texts_of
 from tasks.trainer.evaluation.config import EvaluateConfig
 from tasks.trainer.evaluation.items import TOKENIZER
 from tasks.trainer.evaluation.scoring import decisive, score_tasks
@@ -140,7 +138,12 @@ def _sources(
     texts = texts_of(ShardSet.open(shards), theirs, config.max_tokens)
     for source, documents in texts.items():
         if source not in output.committed:
-            _write_bits(source, documents, contender, load(), config, output)
+            scored = score_texts(contender, load(), documents, config.batch_windows)
+            with output.part(source) as part:
+                part.count_in(scored.num_rows)
+                part.table(DOCUMENTS, scored)
+                part.metric("bits", math.fsum(scored["bits"].to_pylist()))
+                part.metric("bytes", sum(scored["bytes"].to_pylist()))
     records = {source: output.committed[source] for source in texts}
     return {
         source: {
@@ -156,25 +159,6 @@ def tokenizer_of_shards(shards: Artifact) -> Artifact:
     """Opens the tokenizer of token shards; raises InputError if it is gone."""
     (address,) = (ref.address for ref in shards.record.inputs if ref.role == "tokenizer")
     return Artifact.open_at(shards.store, ArtifactId.parse(address))
-
-
-def _write_bits(
-    source: str,
-    texts: list[HeldoutText],
-    contender: Contender,
-    scorer: Scorer,
-    config: EvaluateConfig,
-    output: Output,
-) -> None:
-    """Writes the part of a source: a row {id, bytes, bits} per document."""
-    documents = list(encode_texts(texts, contender.tokenizer, scorer.eos_id))
-    bits = document_bits(scorer.model, documents, scorer.eos_id, scorer.context, config.batch_windows)
-    size = [document.n_bytes for document in documents]
-    with output.part(source) as part:
-        part.count_in(len(documents))
-        part.table(DOCUMENTS, pa.table({"id": [one.uid.hex() for one in documents], "bytes": size, "bits": bits}))
-        part.metric("bits", math.fsum(bits))
-        part.metric("bytes", sum(size))
 
 
 def _table(model: str, sources: dict[str, Any], tasks: list[dict[str, Any]]) -> str:

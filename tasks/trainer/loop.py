@@ -12,9 +12,7 @@ import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import torch
+from typing import Any, Protocol
 
 from tasks.core.errors import InputError, TransientError
 from tasks.trainer.checkpoints import checkpoint
@@ -22,38 +20,43 @@ from tasks.trainer.checkpoints.disks import Disk, Readable
 from tasks.trainer.checkpoints.saving import Saver
 from tasks.trainer.checkpoints.sources import sources_of
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.data.batches import Batch, Loader, open_data
+from tasks.trainer.data.batches import Loader, open_data
 from tasks.trainer.data.withheld import NOTHING_LEFT, Withheld
-from tasks.trainer.hooks import Gradient, Hook
+from tasks.trainer.gradient import Gradient, GradientComputer
 from tasks.trainer.integrity.corruption import Integrity, processor
 from tasks.trainer.integrity.guard import (
     PASSED_OVER,
     ROLL_BACK_AFTER,
     LossGuard,
-    PoisonSearch,
     StepRanges,
     drop_after,
     in_ranges,
     may_roll_back_to,
 )
 from tasks.trainer.integrity.pace import SlowRanks
+from tasks.trainer.integrity.poison import PoisonSearch
 from tasks.trainer.logs import ROLLBACK, Faults, Logs
 from tasks.trainer.model.model_file import load_initial
 from tasks.trainer.optim import learning_rate
 from tasks.trainer.parallel.ranks import Ranks
+from tasks.trainer.parallel.replica import Replica
 from tasks.trainer.parallel.replicated import Replicated, check_ranks
 from tasks.trainer.place import Layout
 from tasks.trainer.process import GarbageCollection
 from tasks.trainer.telemetry import Telemetry
-
-if TYPE_CHECKING:
-    from tasks.trainer.parallel.sharded import Sharded
 
 log = logging.getLogger(__name__)
 
 
 class TrainingStopped(Exception):
     """Raised after a SIGTERM, once the run has saved a checkpoint."""
+
+
+class StepObserver(Protocol):
+    """Measures the steps of a run."""
+
+    def after_step(self, step: int, line: dict[str, Any]) -> None:
+        """Called on all ranks after every step, applied or skipped; may add fields to its line of the step log."""
 
 
 class Trainer:
@@ -85,17 +88,19 @@ class Trainer:
         self.has_trained = self._is_first_step = True
         self.logs: Logs | None = None
         self.telemetry = Telemetry(self.run, self.batches.vocab_size, self.batches.seq_len, ranks, spec.tuning)
-        device = f"{self.telemetry.device} {processor()}"
-        self.integrity = Integrity(self.out, ranks, self.replica, self.faults, device, spec.check_every)
         self.withheld = Withheld(self.out, ranks, self.batches, self.run.steps, self._resume(newest))
-        self.hooks = self._hooks()
+        self.computer = GradientComputer(self.replica, self.run.optim.clip, self.batches, self.withheld)
+        device = f"{self.telemetry.device} {processor()}"
+        self.integrity = Integrity(self.out, self.computer, self.guard, self.faults, device, spec.check_every)
+        self.search = PoisonSearch(self.integrity, self.guard, self.computer, self.run.steps, self.faults)
+        self.observers = self._observers()
         if self._is_spread and not any(copy.required for copy in spec.copies):
             log.warning("nodes share no location of checkpoints: if the disk of one is lost, so are the checkpoints")
         if ranks.rank == 0:
             parameters = f"{self.telemetry.parameters:,}"
             log.info("%s parameters, %d steps, %d ranks", parameters, self.run.steps, ranks.world)
 
-    def _replica(self) -> "Replicated | Sharded":
+    def _replica(self) -> Replica:
         """Returns the model, sharded in a layout, else replicated; only that of a fine-tuning has its weights."""
         vocab_size, seq_len, tuning = self.batches.vocab_size, self.batches.seq_len, self.spec.tuning
         if self.layout is None and tuning:
@@ -103,10 +108,10 @@ class Trainer:
 
             return Replicated(self.run, vocab_size, self.ranks, build_tuned(self.spec))
         if self.layout is None:
-            return Replicated(self.run, vocab_size, self.ranks, initialize=False)
+            return Replicated(self.run, vocab_size, self.ranks)
         from tasks.trainer.parallel.sharded import Sharded  # imports torch._dynamo: 1.5 CPU-seconds
 
-        sharded = Sharded(self.run, self.layout, vocab_size, seq_len, self.ranks, initialize=False, tuning=tuning)
+        sharded = Sharded(self.run, self.layout, vocab_size, seq_len, self.ranks, tuning)
         if tuning:
             from tasks.trainer.tuning.model import load_base
 
@@ -127,26 +132,25 @@ class Trainer:
         """Whether the files of a checkpoint are on several disks."""
         return self.layout is not None and self.layout.ranks // self.layout.replicate > self.disk.ranks
 
-    def _hooks(self) -> list[Hook]:
-        """Returns the hooks in the order in which they are called."""
-        slow = SlowRanks(self.replica, self.integrity.names, self.faults)
-        hooks = [self.withheld, PoisonSearch(self, self.withheld), slow, self.telemetry]
+    def _observers(self) -> list[StepObserver]:
+        """Returns the observers of a step in the order in which they are called."""
+        observers: list[StepObserver] = [SlowRanks(self.replica, self.integrity.names, self.faults), self.telemetry]
         if self.run.heldout is None or not self.spec.heldout:
-            return hooks
+            return observers
         from tasks.trainer.data.heldout import read
         from tasks.trainer.evaluation.bpb import HeldoutBpb
 
         data, documents = self.batches, read(Path(self.spec.heldout))
         shape = (data.microbatch, data.seq_len, data.eos_id)
-        heldout = HeldoutBpb(documents, self.replica, self.ranks, *shape, self.run.heldout.every, self.run.steps)
+        heldout = HeldoutBpb(documents, self.replica, *shape, self.run.heldout.every, self.run.steps)
         if not self.spec.tasks:
-            return [*hooks, heldout]
+            return [*observers, heldout]
         from tasks.trainer.evaluation.bpb import TaskMetrics
         from tasks.trainer.evaluation.items import read_encoded
 
         tasks = read_encoded(Path(self.spec.tasks))
-        scored = TaskMetrics(tasks, self.replica, self.ranks, data.seq_len, data.eos_id, self.run.steps)
-        return [*hooks, heldout, scored]
+        scored = TaskMetrics(tasks, self.replica, data.seq_len, data.eos_id, self.run.steps)
+        return [*observers, heldout, scored]
 
     def train(self) -> None:
         """Trains to the last step.
@@ -161,7 +165,7 @@ class Trainer:
             self.logs = Logs.at(self.out, self.step)
             self.telemetry.started(self.out, self.step, self.replica.layout)
         if not self.step:
-            self._before_checkpoint()
+            self.withheld.read_request(self.step)
         with (
             contextlib.closing(self.batches),
             Loader(self.batches, self.replica.numbers, self.run.steps, self.ranks.device) as loader,
@@ -174,7 +178,7 @@ class Trainer:
                 if self.guard.refused == ROLL_BACK_AFTER and not (gradient.cause and gradient.cause.of_data):
                     self._roll_back(saver)
                 if due := self._checkpoint_due():
-                    self._before_checkpoint()
+                    self.withheld.read_request(self.step)
                 if stop or due:
                     self._save(saver)
                 garbage.after_step(self.step, due)
@@ -187,18 +191,14 @@ class Trainer:
         step, started = self.step, time.perf_counter()
         if step in self.spec.data_changes:
             self.guard.restart()
-        parts = self._before_step(loader.microbatches(step))
+        parts = self.withheld.without(step, loader.microbatches(step))
         waited = time.perf_counter() - started
         if in_ranges(self.passed, step):
-            gradient = self._empty_gradient()
+            gradient = self.computer.empty()
             refused: str | None = PASSED_OVER
         else:
-            gradient = self.gradient(parts)
-            for hook in self.hooks:
-                gradient = hook.after_backward(step, parts, gradient)
-            refused = NOTHING_LEFT
-            if gradient.labels:
-                refused = self.guard.refusal(step, gradient.loss, gradient.norm, gradient.cause)
+            gradient = self.search.gradient(step, parts)
+            refused = self.guard.refusal(step, gradient) if gradient.labels else NOTHING_LEFT
         lr = learning_rate(self.run.optim, step, self.run.steps)
         if refused:
             self._skip(refused, gradient)
@@ -222,54 +222,14 @@ class Trainer:
             "step_s": round(seconds, 4),
             "data_wait": round(waited / seconds, 4),
         }
-        for hook in self.hooks:
-            hook.after_step(step, line)
+        for observer in self.observers:
+            observer.after_step(step, line)
         if self.logs:
             self.logs.metrics.write(line)
         return gradient
 
-    def gradient(self, parts: Mapping[int, Batch]) -> Gradient:
-        """Computes the gradient of this step; if it is suspicious, recomputes it on this rank and on others.
-
-        Args:
-            parts: this rank's microbatches by number.
-        """
-        if self.integrity.due(self.step):
-            return self.integrity.agreed(self.step, self, parts)
-        gradient = self.forward_backward(parts)
-        refused = gradient.labels > 0 and self.guard.reason(gradient.loss, gradient.norm) is not None
-        if not self.integrity.doubts(gradient, refused):
-            return gradient
-        return self.integrity.agreed(self.step, self, parts, gradient)
-
-    def forward_backward(self, parts: Mapping[int, Batch]) -> Gradient:
-        """Runs forward and backward passes of microbatches, sums the gradients over ranks, and clips."""
-        loss, labels, stop = self.replica.forward_backward(parts)
-        norm = self.replica.clip(self.run.optim.clip)
-        self.integrity.check_weights(self.step)
-        return Gradient(loss, norm, labels, stop)
-
-    def parts_of(self, shift: int) -> Mapping[int, Batch]:
-        """Returns the microbatches of the rank `shift` positions later in `replica.peers`, as it trains on them."""
-        return self._before_step(self.batches.microbatches(self.step, self.replica.numbers_of(shift)))
-
-    def _before_step(self, parts: Mapping[int, Batch]) -> Mapping[int, Batch]:
-        for hook in self.hooks:
-            parts = hook.before_step(self.step, parts)
-        return parts
-
-    def _before_checkpoint(self) -> None:
-        for hook in self.hooks:
-            hook.before_checkpoint(self.step)
-
     def _request_stop(self, number: int, frame: object) -> None:
         self.replica.stop_requested = True
-
-    def _empty_gradient(self) -> Gradient:
-        """Returns a gradient without labels, for a step that is passed over, and whether any rank received SIGTERM."""
-        stop = torch.tensor([float(self.replica.stop_requested)], device=self.ranks.device)
-        self.ranks.sum([stop])
-        return Gradient(0.0, 0.0, 0, bool(stop > 0))
 
     def _skip(self, reason: str, gradient: Gradient) -> None:
         """Logs a skipped step with the documents of its batch; model and optimizer are unchanged."""
@@ -313,13 +273,11 @@ class Trainer:
 
     def _saver(self) -> Saver:
         return Saver(
-            self.disk.root,
+            self.disk,
             self.replica,
-            self.ranks,
             self.run.keep_checkpoints,
             self.run.milestone_steps,
             keep_every=self.spec.keep_every,
-            disk=self.disk,
             copies=self.spec.copies,
         )
 
@@ -393,4 +351,5 @@ class Trainer:
         """Loads the checkpoint of a state on all ranks; keeps the withheld documents and skipped ranges."""
         self.replica.read(self.disk.root / checkpoint.name_of(state["step"]))
         self.replica.optimizer.steps_taken = state["steps_taken"]
-        self.step, self.tokens, self.guard = state["step"], state["tokens"], LossGuard(**state["guard"])
+        self.step, self.tokens = state["step"], state["tokens"]
+        self.guard.restore(**state["guard"])

@@ -16,13 +16,12 @@ from typing import Any
 import torch
 
 from tasks.trainer.config import TrainConfig, TuningSpec
-from tasks.trainer.hooks import Hook
 from tasks.trainer.logs import write_start
-from tasks.trainer.model.shape import ModelShape, flops_per_token
+from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.place import Layout
 from tasks.trainer.planning.config import peak_flops
-from tasks.trainer.tuning.memory import tuning_flops_per_token
+from tasks.trainer.tuning.memory import Workload
 
 SAMPLE_S = 5.0
 """Seconds between two readings of the GPU counters, which are means over less than a second, not over the step."""
@@ -32,7 +31,7 @@ SLOWDOWN_REASONS = 0x8 | 0x20 | 0x40 | 0x80
 power brake. The normal power cap is not included."""
 
 
-class Telemetry(Hook):
+class Telemetry:
     """Measures the steps of a run.
 
     Args:
@@ -51,9 +50,7 @@ class Telemetry(Hook):
         self.device = torch.cuda.get_device_name(ranks.device) if cuda else "CPU"
         self.tokens_per_step = run.batch_size * seq_len
         shape = ModelShape.of(run.model, vocab_size)
-        self.flops_per_token = (
-            tuning_flops_per_token(tuning, shape, seq_len) if tuning else flops_per_token(shape, seq_len)
-        )
+        self.flops_per_token = Workload(run, shape, seq_len, tuning).flops_per_token
         self.parameters = shape.weights["total"]
         self.peak = peak_flops(self.device)
         self._nvml = Nvml.of(f"GPU-{torch.cuda.get_device_properties(ranks.device).uuid}") if cuda else None

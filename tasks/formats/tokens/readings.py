@@ -1,7 +1,7 @@
 """Readings of a document or example: the sequences with its tokens, the steps that read them, the later checkpoints.
 
-Reads a plan; of a checkpoint `run.json`, `loss.parquet` and `withheld.json`, if they exist; of a fine-tuned model
-`run.json`, `loss.jsonl` and `withheld.json`, and the examples that its record names.
+Reads a plan; of a checkpoint or a fine-tuned model `run.json`, `loss.parquet` and `withheld.json`, if they exist; and
+the examples that the record of a fine-tuned model names.
 """
 
 import json
@@ -11,10 +11,13 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.part import Part
 from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.documents.examples import SOURCE as EXAMPLES_SOURCE
 from tasks.formats.documents.examples import Examples
@@ -32,6 +35,30 @@ TUNED = "finetuned"
 """Kind of the artifacts with fine-tuned models."""
 EXAMPLES = "examples"
 """Role of the examples among the inputs of a fine-tuning, and kind of the artifacts."""
+LOSSES = "loss.parquet"
+LOSS = pa.schema(
+    [
+        ("step", pa.int64()),
+        ("loss", pa.float64()),
+        ("lr", pa.float64()),
+        ("grad_norm", pa.float64()),
+        ("tokens", pa.int64()),
+    ]
+)
+"""Schema of `LOSSES`: step (0-based), nats per token and gradient norm (null for a skipped step), learning rate, and
+tokens trained on after the step."""
+
+
+def write_losses(part: Part, lines: Sequence[Mapping[str, Any]]) -> None:
+    """Writes `LOSSES` of a run whose step log has these lines."""
+    with part.file(LOSSES, rows=len(lines)) as file:
+        table = pa.table({name: [line[name] for line in lines] for name in LOSS.names}, schema=LOSS)
+        pq.write_table(table, file, compression="zstd")
+
+
+def skipped_steps_of(model: Artifact) -> frozenset[int]:
+    """Returns the steps that did not change a model: a loss spike or NaN, or passed over after a rollback."""
+    return frozenset(model.table(LOSSES, ["step"], pc.field("loss").is_null()).column("step").to_pylist())
 
 
 @dataclass(frozen=True)
@@ -128,11 +155,8 @@ class Readings:
 
     @cached_property
     def skipped_steps(self) -> frozenset[int]:
-        """Steps that did not change the model: a loss spike or NaN, or passed over after a rollback."""
-        if self._checkpoint is None:
-            return frozenset()
-        table = self._checkpoint.table("loss.parquet", ["step"], pc.field("loss").is_null())
-        return frozenset(table.column("step").to_pylist())
+        """Steps that did not change the model (`skipped_steps_of`)."""
+        return skipped_steps_of(self._checkpoint) if self._checkpoint else frozenset()
 
     def why_skipped(self, step: int) -> str:
         """Returns why a step did not change the model, such as "loss_spike" or "passed_over"; "" if it did."""
@@ -237,9 +261,8 @@ class ExampleReadings:
 
     @cached_property
     def skipped_steps(self) -> frozenset[int]:
-        """Steps whose batch did not change the model."""
-        lines = map(json.loads, self._model.read("loss.jsonl").splitlines())
-        return frozenset(line["step"] for line in lines if line["loss"] is None)
+        """Steps that did not change the model."""
+        return skipped_steps_of(self._model)
 
     def blank_from(self, number: int) -> int | None:
         """Returns the first step at which an example was blank, or None if it never was."""

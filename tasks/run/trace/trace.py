@@ -8,7 +8,7 @@
 Reads committed artifacts through a `LineageReader` (`tasks.run.trace.graph`). If a model began from the weights of
 another one, the run of that model is searched too, and so on (`before`). Fine-tuned models of all recipes in the store
 are searched if they come from the traced model or have read traced documents (`tuned`), with their artifacts
-`finetuned` (`run.json`, `loss.jsonl`, `withheld.json`) and the examples in their records.
+`finetuned` (`run.json`, `loss.parquet`, `withheld.json`) and the examples in their records.
 
 Only captures without a document require a scan of the URL column of all parts.
 """

@@ -10,7 +10,6 @@ the intervals are those of paired differences.
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from tasks.core.engine import Engine
@@ -25,8 +24,8 @@ from tasks.trainer.evaluation.comparison import (
     Contender,
     compare,
     compare_responses,
+    in_equal_context,
     learned_documents,
-    limited,
     row_cells,
     row_metrics,
     unlearned_texts,
@@ -54,24 +53,23 @@ def run(config: TunedConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     base = origin_of(tuned)
     assert base is not None, "a fine-tuning has a base"
     pair = (Contender.of_artifact(BASE, base, tokenizer), Contender.of_artifact(TUNED, tuned, tokenizer))
-    context = min(json.loads(contender.description.read_text())["seq_len"] for contender in pair)
-    first, second = (limited(contender, context, Path(output.scratch)) for contender in pair)
+    first, second = in_equal_context(*pair)
     learned = learned_documents(inputs["examples"])
     texts, left_out = unlearned_texts(tuned, tokenizer, config.evaluate.max_tokens, learned)
     rows = compare(first, second, texts, config.evaluate, output)
     if has_heldout(inputs["examples"]):
         examples, batch_tokens = Examples(inputs["examples"], HELDOUT), config.evaluate.task_batch_tokens
-        rows += compare_responses(first, second, examples, context, batch_tokens, output)
+        rows += compare_responses(first, second, examples, batch_tokens, output)
     if not rows:
         raise InputError(
             f"there is nothing to compare {tuned.address} with its base on",
             "raise examples.heldout_share, or name [[evaluate.tasks]]",
         )
-    comparison = {
+    comparison: dict[str, Any] = {
         "base": str(base.address),
         "tuned": str(tuned.address),
         "confidence": config.confidence,
-        "context": context,
+        "context": first.context,
         "learned_documents": left_out,
         "rows": [row.row(config.confidence) for row in rows],
     }

@@ -2,7 +2,7 @@
 
 Reads `base` (`model.json` and its last weights) and `examples`. Writes for every milestone
 `checkpoints/step-<nnnnnnnn>/{model.safetensors, optimizer.safetensors, state.json}` (with LoRA, only of the adapters)
-and the log rows up to it, then `model.json`, `run.json` (the mapping of steps to sequences), `loss.jsonl` and, if
+and the log rows up to it, then `model.json`, `run.json` (the mapping of steps to sequences), `loss.parquet` and, if
 adapters are merged, `merged/model.safetensors`. Examples of documents that are taken down before or during the run are
 blank from the next checkpoint on, and examples that spoil a step immediately (`withheld.json`). Training runs in child
 processes (`launch`); a killed stage resumes from the newest checkpoint that verifies, and writes the same bytes.
@@ -28,7 +28,7 @@ from tasks.formats.documents.examples import SUMMARY, Examples
 from tasks.formats.hooks import Hooks
 from tasks.formats.tokens import marks
 from tasks.formats.tokens.exposure import SOURCE, source_files, tokenizer_of, unrecorded
-from tasks.formats.tokens.readings import recipes_of, withheld_examples
+from tasks.formats.tokens.readings import recipes_of, withheld_examples, write_losses
 from tasks.formats.tokens.shard import TokenFormat
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.checkpoints.copies import PATIENCE_S
@@ -40,7 +40,7 @@ from tasks.trainer.config import ModelConfig, TrainSpec
 from tasks.trainer.data.notice import TakedownNotice, initial_model_note
 from tasks.trainer.launch.gang import Gang
 from tasks.trainer.launch.launcher import train_local
-from tasks.trainer.logs import DETERMINISTIC, FAULTS, METRICS, read_metrics, read_starts
+from tasks.trainer.logs import FAULTS, METRICS, read_metrics, read_starts
 from tasks.trainer.model.model_file import FILE, MERGED, describe, stop_ids
 from tasks.trainer.monitoring.monitor import Monitor
 from tasks.trainer.monitoring.report import loss_curve
@@ -49,7 +49,7 @@ from tasks.trainer.planning.estimate import speed_metrics
 from tasks.trainer.spec import tuning_spec
 from tasks.trainer.tuning.config import FinetuneConfig, unsupported_settings
 
-VERSION = 2
+VERSION = 3
 
 
 def run(config: FinetuneConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
@@ -186,9 +186,7 @@ def _describe(
     for name, content in files.items():
         with part.file(name) as file:
             file.write(content)
-    with part.file("loss.jsonl", rows=len(metrics)) as file:
-        lines = (json.dumps({name: line[name] for name in DETERMINISTIC}) + "\n" for line in metrics)
-        file.write("".join(lines).encode())
+    write_losses(part, metrics)
     if (withheld := Path(spec.out) / marks.FILE).exists():
         with part.file(marks.FILE) as file:
             file.write(withheld.read_bytes())

@@ -7,9 +7,7 @@ learned as chunks are excluded, and examples if the champion has another tokeniz
 also states the verdict.
 """
 
-import json
 from functools import partial
-from pathlib import Path
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.engine import Engine
@@ -26,8 +24,8 @@ from tasks.trainer.evaluation.comparison import (
     Contender,
     compare,
     compare_responses,
+    in_equal_context,
     learned_documents,
-    limited,
     unlearned_texts,
 )
 
@@ -52,12 +50,11 @@ def _scored(
     texts, _ = unlearned_texts(inputs["finetuned"], inputs["tokenizer"], settings.max_tokens, learned)
     names = [*texts, *(task.name for task in settings.tasks), RESPONSES, PAIRS]
     verdict.check_names(config.guarded, names)
-    context = min(json.loads(contender.description.read_text())["seq_len"] for contender in pair)
-    first, second = (limited(contender, context, Path(output.scratch)) for contender in pair)
+    first, second = in_equal_context(*pair)
     rows = compare(first, second, texts, settings, output)
     if has_heldout(examples) and first.tokenizer == second.tokenizer:
         held_out = Examples(examples, HELDOUT)
-        rows += compare_responses(first, second, held_out, context, settings.task_batch_tokens, output)
+        rows += compare_responses(first, second, held_out, settings.task_batch_tokens, output)
     if not rows:
         raise InputError(
             f"there is nothing to compare {challenger.address} with {champion.address} on",

@@ -24,7 +24,7 @@ from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.config import OptimConfig
 from tasks.trainer.continual import STABLE
 from tasks.trainer.interchange.huggingface import llama_name
-from tasks.trainer.interchange.weights import StoredTensor, pieces_of, tensors_in, write_header
+from tasks.trainer.interchange.weights import FRAMEWORK, StoredTensor, pieces_of, tensors_in, write_file
 
 VERSION = 1
 _FOLDER = "model/"
@@ -76,15 +76,9 @@ def write_mean(files: Sequence[Path], target: BinaryIO) -> None:
     A mean is computed in float64, a piece of a tensor at a time.
     """
     models = [dict(tensors_in(file)) for file in files]
-    header, begin = {}, 0
-    for name, tensor in models[0].items():
-        end = begin + 4 * tensor.size
-        header[llama_name(name)] = {"dtype": "F32", "shape": tensor.shape, "data_offsets": [begin, end]}
-        begin = end
-    write_header(target, {"__metadata__": {"format": "pt"}, **header})
-    for name in models[0]:
-        for piece in _mean([model[name] for model in models]):
-            target.write(piece)
+    sizes = ((llama_name(name), "F32", tensor.shape, 4 * tensor.size) for name, tensor in models[0].items())
+    means = (piece for name in models[0] for piece in _mean([model[name] for model in models]))
+    write_file(target, sizes, means, FRAMEWORK)
 
 
 def _mean(tensors: Sequence[StoredTensor]) -> Iterator[bytes]:

@@ -19,9 +19,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from tasks.core.config import canonical_json
 from tasks.core.engine import Engine
 from tasks.core.errors import SupersededError
@@ -31,6 +28,7 @@ from tasks.formats.tokens import marks
 from tasks.formats.tokens.exposure import INITIAL
 from tasks.formats.tokens.marks import withheld_rows
 from tasks.formats.tokens.plan import Plan
+from tasks.formats.tokens.readings import write_losses
 from tasks.trainer.checkpoints.copies import PATIENCE_S
 from tasks.trainer.checkpoints.fence import Fence
 from tasks.trainer.checkpoints.locations import check_milestones, check_rows
@@ -42,7 +40,7 @@ from tasks.trainer.continual import note as continual_note
 from tasks.trainer.data.notice import TakedownNotice, initial_model_note
 from tasks.trainer.launch.gang import Gang
 from tasks.trainer.launch.launcher import train_local
-from tasks.trainer.logs import DETERMINISTIC, FAULTS, METRICS, read_metrics, read_starts
+from tasks.trainer.logs import FAULTS, METRICS, read_metrics, read_starts
 from tasks.trainer.model.model_file import changed_settings, describe
 from tasks.trainer.monitoring.monitor import Monitor
 from tasks.trainer.monitoring.report import loss_curve
@@ -53,18 +51,6 @@ from tasks.trainer.spec import epochs, make_spec
 log = logging.getLogger("sluice.train")
 
 VERSION = 3
-
-LOSS = pa.schema(
-    [
-        ("step", pa.int64()),
-        ("loss", pa.float64()),
-        ("lr", pa.float64()),
-        ("grad_norm", pa.float64()),
-        ("tokens", pa.int64()),
-    ]
-)
-"""Schema of `loss.parquet`: step (0-based), nats per token and gradient norm (null for a skipped step), learning rate,
-and tokens trained on after the step."""
 
 
 def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
@@ -170,8 +156,7 @@ def _describe(
         if withheld_marks:
             with part.file(marks.FILE) as file:
                 file.write(withheld_marks)
-        with part.file("loss.parquet", rows=len(metrics)) as file:
-            pq.write_table(_loss_table(metrics), file, compression="zstd")
+        write_losses(part, metrics)
 
 
 def describe_run(spec: TrainSpec, plan: Plan) -> dict[str, Any]:
@@ -196,10 +181,6 @@ def describe_run(spec: TrainSpec, plan: Plan) -> dict[str, Any]:
 def _note(values: dict[str, float]) -> str:
     loss = f"loss {values['loss']:.3f}" if "loss" in values else "step skipped"
     return f"{loss}, {values['tokens_per_s'] / 1000:.1f} k tok/s" if "tokens_per_s" in values else loss
-
-
-def _loss_table(metrics: list[dict[str, Any]]) -> pa.Table:
-    return pa.table({name: [line[name] for line in metrics] for name in DETERMINISTIC}, schema=LOSS)
 
 
 def _report(metrics: list[dict[str, Any]], spec: TrainSpec) -> Report:

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from tasks.core.config import canonical_json, sha256_of_json
 from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
+from tasks.trainer.interchange.weights import write_file
 
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 NAME = re.compile(r"step-(\d{8})")
@@ -285,12 +286,5 @@ def _read_range(path: Path, first: int, end: int) -> bytes:
 
 def write_whole(tensors: dict[str, StoredTensor], file: IO[bytes]) -> None:
     """Writes one safetensors file, a tensor at a time, in the order of `tensors`."""
-    header, place = {}, 0
-    for name, tensor in tensors.items():
-        header[name] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [place, place + tensor.nbytes]}
-        place += tensor.nbytes
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    file.write(len(text).to_bytes(8, "little") + text)
-    for tensor in tensors.values():
-        file.write(tensor.read().tobytes())
+    sizes = ((name, tensor.dtype, tensor.shape, tensor.nbytes) for name, tensor in tensors.items())
+    write_file(file, sizes, (tensor.read().tobytes() for tensor in tensors.values()))

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -28,55 +28,36 @@ from tasks.trainer.checkpoints.copies import hand_over, handed_over
 from tasks.trainer.checkpoints.disks import Disk
 from tasks.trainer.config import CopySpec
 from tasks.trainer.launch.failure import RESUMES, disk_fault
-from tasks.trainer.parallel.ranks import Ranks, checkpoint_group
-
-
-class Stateful(Protocol):
-    """A model and its optimizer, replicated or sharded."""
-
-    def stage(self) -> Any:
-        """Returns a copy of the state in CPU memory; the next call overwrites it."""
-
-    def write(self, staged: Any, folder: Path) -> dict[str, str]:
-        """Writes the result of `stage`; returns the SHA-256 of this rank's files by name. Has no barrier at its end."""
-
-    def boxes(self) -> Mapping[str, checkpoint.Box] | None:
-        """Returns which part of each tensor this rank reads from files, by name; None: all files."""
-
-    def read(self, folder: Path) -> None:
-        """Loads a checkpoint, from which files that this rank does not need may be missing."""
+from tasks.trainer.parallel.ranks import checkpoint_group
+from tasks.trainer.parallel.replica import Replica
 
 
 class Saver:
     """The checkpoints of a run, on one rank.
 
     Args:
-        root: folder of the checkpoints.
-        state: the model and optimizer to save.
-        ranks: the process group.
+        disk: on which the checkpoints are.
+        replica: the model and optimizer to save.
         keep: number of newest checkpoints that are kept in addition to the milestones.
         milestones: steps whose checkpoints are kept permanently.
         keep_every: checkpoints of steps that are multiples of this are kept, too; 0: none.
-        disk: on which `root` is; None: all ranks share it.
         copies: locations to which the nodes copy a spread checkpoint.
     """
 
     def __init__(
         self,
-        root: Path,
-        state: Stateful,
-        ranks: Ranks,
+        disk: Disk,
+        replica: Replica,
         keep: int,
         milestones: Sequence[int],
         *,
         keep_every: int = 0,
-        disk: Disk | None = None,
         copies: Sequence[CopySpec] = (),
     ) -> None:
-        self.root, self.keep, self.milestones, self.keep_every = root, keep, milestones, keep_every
-        self.disk, self.copies = disk or Disk(root, 0, ranks.rank, ranks.world), copies
+        self.disk, self.root, self.copies = disk, disk.root, copies
+        self.keep, self.milestones, self.keep_every = keep, milestones, keep_every
+        self._replica, self._ranks = replica, (ranks := replica.ranks)
         self._handed_over = [0] * len(copies)
-        self._stateful, self._ranks = state, ranks
         # A separate group, because collectives of the thread must not mix with those of the loop. Gloo even with GPUs.
         self._group = checkpoint_group() if ranks.world > 1 else None
         self._thread = ThreadPoolExecutor(1, "save", _use, (ranks.device,))
@@ -106,7 +87,7 @@ class Saver:
             StoreError, OSError: the previous checkpoint could not be written; see `wait`.
         """
         self.wait()
-        self._copying = self._thread.submit(self._stream.run, self._stream.mark(), self._stateful.stage)
+        self._copying = self._thread.submit(self._stream.run, self._stream.mark(), self._replica.stage)
         self._writing = self._thread.submit(self._write, self._copying, step, dict(state))
 
     def wait_for_copy(self) -> None:
@@ -149,7 +130,7 @@ class Saver:
         if commits:
             checkpoint.begin(folder)
         self._barrier()
-        own = self._stateful.write(copy.result(), folder)
+        own = self._replica.write(copy.result(), folder)
         busy = [bool(handed_over(self.root.parent, number)) for number in range(len(self.copies))] if commits else []
         written = self._gather((self.disk.number, own, busy))
         digests = {file: value for _, files, _ in written for file, value in files.items()}

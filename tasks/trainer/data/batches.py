@@ -13,11 +13,12 @@ an imported chat template begin with their own first token instead, which is not
 `Order` with the examples as the only source, so all sequences are read once per epoch.
 """
 
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -79,9 +80,10 @@ class Batch:
         return Batch(of(self.tokens), of(self.labels), of(self.documents), bounds)
 
 
-class StepData(Protocol):
-    """Batches as a function of the step, for pretraining (`Batches`) or fine-tuning (`tuning.examples`)."""
+class StepData(ABC):
+    """Batches as a function of the step, for pretraining (`Batches`) or fine-tuning (`ExampleBatches`)."""
 
+    order: Order
     vocab_size: int
     eos_id: int
     seq_len: int
@@ -92,34 +94,48 @@ class StepData(Protocol):
     identity: str
     """SHA-256 of everything that determines the batches, except for the settings of the loop."""
 
+    @abstractmethod
     def close(self) -> None:
         """Stops the threads that fetch data."""
 
+    @abstractmethod
     def microbatches(self, step: int, numbers: Sequence[int]) -> dict[int, Batch]:
         """Returns some microbatches of a step by number: of m microbatches, number n has the sequences n, n + m, .."""
 
+    @abstractmethod
+    def slices_in(self, source: str, sequence: int) -> Slices:
+        """Returns the slices of a sequence."""
+
+    @abstractmethod
+    def slices(self, step: int) -> list[dict[str, Any]]:
+        """Returns the contents of a step's batch, for a log."""
+
+    def drawn(self, step: int, number: int) -> list[tuple[str, int]]:
+        """Returns source and number of each sequence of a microbatch."""
+        sequences = self.order.batch(step)[number :: self.batch_size // self.microbatch]
+        return [(source, sequence) for source, sequence, _ in sequences]
+
     def slices_of(self, step: int, number: int) -> list[Slices]:
         """Returns the slices of each sequence of a microbatch."""
-
-    def sources_of(self, step: int, number: int) -> list[str]:
-        """Returns the source of each sequence of a microbatch."""
+        return [self.slices_in(*one) for one in self.drawn(step, number)]
 
     def documents(self, step: int) -> dict[tuple[str, int], str]:
         """Returns the source of each document or example in a step's batch, by (file, row)."""
-
-    def slices(self, step: int) -> list[dict[str, Any]]:
-        """Returns the contents of a step's batch, for a log."""
+        return {
+            (self.file_names[file], row): source
+            for source, sequence, _ in self.order.batch(step)
+            for file, row in self.slices_in(source, sequence)[["shard", "row"]].tolist()
+        }
 
 
 def open_data(spec: TrainSpec) -> StepData:
     """Opens the data of a run; raises InputError if it is missing, empty or damaged."""
     if spec.tuning is None:
         return Batches(spec)
-
     return ExampleBatches(spec)
 
 
-class Batches:
+class Batches(StepData):
     """The batches of a pretraining run.
 
     Args:
@@ -164,23 +180,9 @@ class Batches:
             for number, selected in zip(numbers, rows, strict=True)
         }
 
-    def slices_of(self, step: int, number: int) -> list[Slices]:
-        """Returns the slices of each sequence of a microbatch."""
-        count = self.batch_size // self.microbatch
-        return [self.plan.slices(source, sequence) for source, sequence, _ in self.order.batch(step)[number::count]]
-
-    def sources_of(self, step: int, number: int) -> list[str]:
-        """Returns the source of each sequence of a microbatch."""
-        count = self.batch_size // self.microbatch
-        return [source for source, _, _ in self.order.batch(step)[number::count]]
-
-    def documents(self, step: int) -> dict[tuple[str, int], str]:
-        """Returns the source of each document in a step's batch, by (shard, row)."""
-        return {
-            (self.file_names[shard], row): source
-            for source, sequence, _ in self.order.batch(step)
-            for shard, row in self.plan.slices(source, sequence)[["shard", "row"]].tolist()
-        }
+    def slices_in(self, source: str, sequence: int) -> Slices:
+        """Returns the slices of a sequence."""
+        return self.plan.slices(source, sequence)
 
     def slices(self, step: int) -> list[dict[str, Any]]:
         """Returns the document slices of a step's batch for a log.
@@ -373,7 +375,7 @@ def with_learned(batch: Batch) -> Batch:
     return replace(batch, bounds=batch.bounds._replace(learned=learned, documents=int(batch.documents.max()) + 1))
 
 
-class ExampleBatches:
+class ExampleBatches(StepData):
     """The batches of a fine-tuning.
 
     Args:
@@ -399,30 +401,15 @@ class ExampleBatches:
 
     def microbatches(self, step: int, numbers: Sequence[int]) -> dict[int, Batch]:
         """Returns some microbatches of a step by number: of m microbatches, number n has the sequences n, n + m, .."""
-        drawn = self._drawn(step)
-        return {number: self._batch(drawn[number :: self.batch_size // self.microbatch]) for number in numbers}
-
-    def slices_of(self, step: int, number: int) -> list[Slices]:
-        """Returns the examples of each sequence of a microbatch as slices: number of the file, row, positions."""
-        drawn = self._drawn(step)[number :: self.batch_size // self.microbatch]
-        return [self._slices(sequence) for sequence in drawn]
-
-    def sources_of(self, step: int, number: int) -> list[str]:
-        """Returns the source of each sequence of a microbatch: the same for all examples."""
-        return [SOURCE] * self.microbatch
-
-    def documents(self, step: int) -> dict[tuple[str, int], str]:
-        """Returns the source of each example of a step's batch, by (file, row)."""
-        places = [self.examples.place(n) for sequence in self._drawn(step) for n in self.examples.numbers(sequence)]
-        return {(self.file_names[part], row): SOURCE for part, row in places}
+        return {number: self._batch([sequence for _, sequence in self.drawn(step, number)]) for number in numbers}
 
     def slices(self, step: int) -> list[dict[str, Any]]:
         """Returns the origin of each example of a step's batch: {sequence, file, line, id}."""
-        drawn = self._drawn(step)
-        return [{"sequence": sequence, **origin} for sequence in drawn for origin in self.examples.sources(sequence)]
-
-    def _drawn(self, step: int) -> list[int]:
-        return [sequence for _, sequence, _ in self.order.batch(step)]
+        return [
+            {"sequence": sequence, **origin}
+            for _, sequence, _ in self.order.batch(step)
+            for origin in self.examples.sources(sequence)
+        ]
 
     def _batch(self, sequences: Sequence[int]) -> Batch:
         rows = [self._row([self.examples[n] for n in self.examples.numbers(sequence)]) for sequence in sequences]
@@ -447,8 +434,8 @@ class ExampleBatches:
         documents = np.repeat(np.arange(len(lengths) + 1), [*lengths, self.seq_len - used])
         return tokens, labels, documents
 
-    def _slices(self, sequence: int) -> Slices:
-        """Returns the slices of a sequence; the end-of-text at its start belongs to the first example."""
+    def slices_in(self, source: str, sequence: int) -> Slices:
+        """Returns the examples of a sequence: file, row, 0, positions; its first end-of-text is of the first one."""
         slices = np.zeros(len(self.examples.numbers(sequence)), SLICE)
         for at, number in enumerate(self.examples.numbers(sequence)):
             part, row = self.examples.place(number)

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,16 +24,16 @@ from tasks.formats.tokens.marks import Mark
 from tasks.formats.tokens.plan import Slices
 from tasks.trainer.data.batches import Batch, StepData, with_learned
 from tasks.trainer.data.notice import REQUEST
-from tasks.trainer.hooks import Hook
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.parallel.ranks import Ranks
+from tasks.trainer.parallel.replica import Replica
 
 log = logging.getLogger(__name__)
 NOTHING_LEFT = "withheld"
 """Skip reason of a step whose whole batch is withheld."""
 
 
-class Withheld(Hook):
+class Withheld:
     """The withheld documents of a run, on one rank.
 
     Args:
@@ -56,14 +56,14 @@ class Withheld(Hook):
         """The marks so far."""
         return self._marks
 
-    def before_step(self, step: int, parts: Mapping[int, Batch]) -> Mapping[int, Batch]:
-        """Returns the microbatches without the documents that are withheld."""
+    def without(self, step: int, parts: Mapping[int, Batch]) -> Mapping[int, Batch]:
+        """Returns microbatches of a step, by number, without the documents that are withheld."""
         if not self._marks:
             return parts
         return {number: self.blank(part, self._batches.slices_of(step, number)) for number, part in parts.items()}
 
-    def before_checkpoint(self, step: int) -> None:
-        """Reads the request on rank 0, and withholds its documents on all ranks from `step` on.
+    def read_request(self, step: int) -> None:
+        """Reads the request on rank 0, and withholds its documents on all ranks from `step` on; before a checkpoint.
 
         The mark is part of the checkpoint, so a resumed run does not depend on the request.
         """
@@ -144,24 +144,9 @@ class Withheld(Hook):
         temporary.rename(path)
 
 
-class Prober(Protocol):
-    """A model that can compute the loss of sequences, on a single rank or on ranks that share a sequence."""
-
-    numbers: range
-
-    def probe(self, parts: Sequence[Batch]) -> NDArray[np.float64]:
-        """Returns this rank's contribution to the summed loss of each part, shape (parts,), without gradients.
-
-        All ranks call this with the same number of parts.
-        """
-
-    def terms(self, part: Batch) -> int:
-        """Returns the number of terms in the loss of a whole part on the CPU: labels, or pairs of preferences."""
-
-
 @dataclass(frozen=True)
 class SliceLoss:
-    """A slice of a document in a batch: its source, the terms of its loss (`Prober.terms`), and their sum in nats."""
+    """A slice of a document in a batch: its source, the terms of its loss (`Replica.terms`), and their sum in nats."""
 
     source: str
     shard: str
@@ -170,15 +155,12 @@ class SliceLoss:
     loss: float
 
 
-def slice_losses(
-    prober: Prober, batches: StepData, ranks: Ranks, step: int, parts: Mapping[int, Batch]
-) -> list[SliceLoss]:
+def slice_losses(replica: Replica, batches: StepData, step: int, parts: Mapping[int, Batch]) -> list[SliceLoss]:
     """Returns the slices of a step's batch with their losses; the result is equal on all ranks.
 
     Args:
-        prober: the model.
+        replica: the model.
         batches: the batches of the run.
-        ranks: the process group.
         step: 0-based.
         parts: this rank's microbatches of the step, without withheld documents.
     """
@@ -186,23 +168,24 @@ def slice_losses(
     slices = {number: batches.slices_of(step, number) for number in range(count)}
     sizes = {number: sum(map(len, sequences)) for number, sequences in slices.items()}
     isolated = [
-        part for number in prober.numbers for part in _isolated_slices(parts[number], slices[number], batches.eos_id)
+        part for number in replica.numbers for part in _isolated_slices(parts[number], slices[number], batches.eos_id)
     ]
-    shares = count // len(prober.numbers)
+    shares = count // len(replica.numbers)
     count_of_parts = max(sum(sizes[number] for number in range(first, count, shares)) for first in range(shares))
-    losses = prober.probe([*isolated, *[isolated[0]] * (count_of_parts - len(isolated))])
+    losses = replica.probe([*isolated, *[isolated[0]] * (count_of_parts - len(isolated))])
+    ranks = replica.ranks
     whole = torch.zeros((2, sum(sizes.values())), dtype=torch.float64, device=ranks.device)
     begins = {number: sum(sizes[before] for before in range(number)) for number in range(count)}
-    at = [begins[number] + index for number in prober.numbers for index in range(sizes[number])]
+    at = [begins[number] + index for number in replica.numbers for index in range(sizes[number])]
     whole[0, at] = torch.from_numpy(losses[: len(isolated)]).to(ranks.device)
-    whole[1, at] = torch.tensor([float(prober.terms(part)) for part in isolated], dtype=torch.float64).to(ranks.device)
+    whole[1, at] = torch.tensor([float(replica.terms(part)) for part in isolated], dtype=torch.float64).to(ranks.device)
     ranks.sum([whole])
     # Each of the ranks that share a sequence has counted its labels.
     repeated = ranks.world // shares
     places = [
         (source, batches.file_names[shard], row)
         for number, sequences in slices.items()
-        for source, sequence in zip(batches.sources_of(step, number), sequences, strict=True)
+        for (source, _), sequence in zip(batches.drawn(step, number), sequences, strict=True)
         for shard, row in _places(sequence)
     ]
     return [

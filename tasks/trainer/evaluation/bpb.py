@@ -19,13 +19,11 @@ import torch.nn.functional as F
 
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.data.heldout import EvaluationWindow, HeldoutDocument, evaluation_windows
-from tasks.trainer.data.withheld import Prober
 from tasks.trainer.evaluation.items import EncodedItem, ScoringRequest, continuous, finite
-from tasks.trainer.hooks import Hook
 from tasks.trainer.logs import BPB
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.model.transformer import Transformer
-from tasks.trainer.parallel.ranks import Ranks
+from tasks.trainer.parallel.replica import Replica
 
 SECONDS = "heldout_s"
 """Field of the step log with the duration of the measurement in seconds."""
@@ -46,11 +44,6 @@ def document_bits(model: Transformer, documents: Iterable[HeldoutDocument], eos_
         for window, loss in zip(batch, nats(model, batch), strict=True):
             bits[window.document] += loss / math.log(2)
     return [finite(value, f"the document {one.uid.hex()}") for value, one in zip(bits, all_documents, strict=True)]
-
-
-def bits_per_byte(documents: Iterable[HeldoutDocument], bits: Iterable[float]) -> float:
-    """Returns the total bits divided by the total bytes."""
-    return math.fsum(bits) / sum(document.n_bytes for document in documents)
 
 
 @torch.no_grad()
@@ -79,19 +72,18 @@ def use_threads(count: int) -> None:
     torch.set_num_threads(count)
 
 
-class HeldoutBpb(Hook):
+class HeldoutBpb:
     """Measures bits per byte of held-out text during a run, in any layout.
 
     Documents are predicted in the windows of the evaluation (`heldout.evaluation_windows`), so the results agree up to
     rounding. Several windows are packed into one sequence, as separate documents. A part is a batch of sequences of one
-    source, of a fixed shape; its loss is computed by the ranks that share a microbatch (`Prober`). Parts do not depend
-    on the ranks, and their losses are added in a fixed order, so replicated ranks give a result bit-identical to that
-    of one rank. The measurement only reads the weights and does not affect the training.
+    source, of a fixed shape; its loss is computed by the ranks that share a microbatch (`Replica.probe`). Parts do not
+    depend on the ranks, and their losses are added in a fixed order, so replicated ranks give a result bit-identical to
+    that of one rank. The measurement only reads the weights and does not affect the training.
 
     Args:
         documents: by source.
-        prober: the model.
-        ranks: the process group.
+        replica: the model.
         rows: sequences per part.
         seq_len: positions of a sequence.
         eos_id: the end-of-text token, from which the first token of a document is predicted.
@@ -102,15 +94,14 @@ class HeldoutBpb(Hook):
     def __init__(
         self,
         documents: Mapping[str, Sequence[HeldoutDocument]],
-        prober: Prober,
-        ranks: Ranks,
+        replica: Replica,
         rows: int,
         seq_len: int,
         eos_id: int,
         every: int = 1,
         steps: int = 0,
     ) -> None:
-        self._prober, self._ranks, self._every, self._steps = prober, ranks, every, steps
+        self._replica, self._every, self._steps = replica, every, steps
         self._bytes = {
             source: sum(document.n_bytes for document in of_source) for source, of_source in documents.items()
         }
@@ -133,7 +124,7 @@ class HeldoutBpb(Hook):
         """
         started = time.perf_counter()
         bits = dict.fromkeys(self._bytes, 0.0)
-        for source, loss in zip(self._sources, _losses(self._prober, self._ranks, self._parts), strict=True):
+        for source, loss in zip(self._sources, _losses(self._replica, self._parts), strict=True):
             bits[source] += loss / math.log(2)
         by_source = {source: bits[source] / size for source, size in self._bytes.items()}
         fields = {BPB: fmean(by_source.values()), **{f"{BPB}/{source}": value for source, value in by_source.items()}}
@@ -141,7 +132,7 @@ class HeldoutBpb(Hook):
         return values | {SECONDS: round(time.perf_counter() - started, 4)}
 
 
-class TaskMetrics(Hook):
+class TaskMetrics:
     """Measures evaluation tasks after the last step of a run, by their continuous metrics (`items.continuous`).
 
     A part is one answer after its prompt, without padding, because a part has a single loss. Its length is any, so the
@@ -150,23 +141,16 @@ class TaskMetrics(Hook):
 
     Args:
         tasks: items by task.
-        prober: the model.
-        ranks: the process group.
+        replica: the model.
         seq_len: maximum number of tokens the model reads.
         eos_id: the end-of-text token.
         steps: of the run.
     """
 
     def __init__(
-        self,
-        tasks: Mapping[str, Sequence[EncodedItem]],
-        prober: Prober,
-        ranks: Ranks,
-        seq_len: int,
-        eos_id: int,
-        steps: int,
+        self, tasks: Mapping[str, Sequence[EncodedItem]], replica: Replica, seq_len: int, eos_id: int, steps: int
     ) -> None:
-        self._tasks, self._prober, self._ranks, self._steps = tasks, prober, ranks, steps
+        self._tasks, self._replica, self._steps = tasks, replica, steps
         answers = (one for items in tasks.values() for item in items for one in item.answers)
         windows = [_answer_window(one.request, seq_len) for one in answers]
         self._parts = [_batch([[window]], len(window.inputs), eos_id) for window in windows]
@@ -175,22 +159,22 @@ class TaskMetrics(Hook):
         """Adds `bpb/<task>/<metric>` after the last step; values that are not finite are None."""
         if step + 1 < self._steps:
             return
-        losses = iter(_losses(self._prober, self._ranks, self._parts))
+        losses = iter(_losses(self._replica, self._parts))
         for task, items in self._tasks.items():
             found = continuous(items, [list(islice(losses, len(item.answers))) for item in items])
             line |= {f"{BPB}/{task}/{name}": x if math.isfinite(x) else None for name, x in found.items()}
 
 
-def _losses(prober: Prober, ranks: Ranks, parts: Sequence[Batch]) -> list[float]:
+def _losses(replica: Replica, parts: Sequence[Batch]) -> list[float]:
     """Returns the summed loss of each part, in nats, equal on all ranks."""
-    first, shares = prober.numbers.start, prober.numbers.step
+    first, shares = replica.numbers.start, replica.numbers.step
     own = range(len(parts))[first::shares]
     # All ranks compute the same number of parts; surplus results are ignored.
     count = -(-len(parts) // shares)
-    losses = prober.probe([parts[at] for at in [*own, *[0] * (count - len(own))]])
-    whole = torch.zeros(len(parts), dtype=torch.float64, device=ranks.device)
+    losses = replica.probe([parts[at] for at in [*own, *[0] * (count - len(own))]])
+    whole = torch.zeros(len(parts), dtype=torch.float64, device=replica.ranks.device)
     whole[list(own)] = torch.from_numpy(losses[: len(own)]).to(whole.device)
-    ranks.sum([whole])
+    replica.ranks.sum([whole])
     totals: list[float] = whole.tolist()
     return totals
 

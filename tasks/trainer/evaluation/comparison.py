@@ -1,7 +1,6 @@
 """Paired comparison of two models on the same held-out documents, task items, and fine-tuning examples.
 
-A model is the folder of a registered model (`model.json`, `model.safetensors`, `tokenizer.json`), or the last weights
-of a training or fine-tuning with the tokenizer of its data.
+A model is a registered model, or the last weights of a training or fine-tuning with the tokenizer of its data.
 
 The models can have different tokenizers, because documents are compared by their text: each model encodes a document
 with its own tokenizer and predicts every token, including end-of-text (`bpb`), and both bit counts are divided by the
@@ -138,10 +137,11 @@ class Contender:
 
     Attributes:
         label: role in the comparison, such as "champion"; part of the file names.
-        name: artifact id or folder, for people.
+        name: artifact id, for people.
         description: its `model.json`.
         weights: its `model.safetensors`, with checkpoint names or those of the Llama layout.
         tokenizer: content of its `tokenizer.json`.
+        context: maximum number of tokens of a text that it is given.
     """
 
     label: str
@@ -149,14 +149,7 @@ class Contender:
     description: Path
     weights: Path
     tokenizer: str
-
-    @classmethod
-    def of_folder(cls, label: str, folder: Path) -> "Contender":
-        """Returns the model of a folder with the three files; raises InputError if one is missing."""
-        description, weights, tokenizer = (folder / name for name in (model_file.FILE, MODEL, TOKENIZER))
-        if missing := [path.name for path in (description, weights, tokenizer) if not path.exists()]:
-            raise InputError(f"{folder} has no {', '.join(missing)}", "name the folder model/ of a registered model")
-        return cls(label, str(folder), description, weights, tokenizer.read_text())
+    context: int
 
     @classmethod
     def of_artifact(cls, label: str, artifact: Artifact, tokenizer: Artifact | None = None) -> "Contender":
@@ -171,15 +164,16 @@ class Contender:
             InputError: the artifact has no whole model, or was trained with another tokenizer.
         """
         if f"{_MODEL_FOLDER}{MODEL}" in artifact.files(_MODEL_FOLDER):
-            local = {name: artifact.local(f"{_MODEL_FOLDER}{name}") for name in (model_file.FILE, MODEL)}
-            own = artifact.read(f"{_MODEL_FOLDER}{TOKENIZER}").decode()
-            return cls(label, str(artifact.address), Path(local[model_file.FILE]), Path(local[MODEL]), own)
+            files = (Path(artifact.local(f"{_MODEL_FOLDER}{name}")) for name in (model_file.FILE, MODEL, TOKENIZER))
+            description, file, own = files
+            context = json.loads(description.read_text())["seq_len"]
+            return cls(label, str(artifact.address), description, file, own.read_text(), context)
         described, weights = last_weights(artifact, label)
         if tokenizer is None:
             raise InputError(f"{artifact.address} contains no tokenizer", "give the one it was trained with")
         text = matching_tokenizer(tokenizer, described)
         description = Path(artifact.local(model_file.FILE))
-        return cls(label, str(artifact.address), description, Path(weights.file), text)
+        return cls(label, str(artifact.address), description, Path(weights.file), text, described["seq_len"])
 
     @property
     def parameters(self) -> int:
@@ -189,7 +183,14 @@ class Contender:
     def load(self, batch_tokens: int) -> Scorer:
         """Loads the model; `batch_tokens` as in `Scorer`. Raises InputError if the files do not match."""
         model, described = model_file.load_model(self.description, self.weights)
+        described["seq_len"] = self.context
         return Scorer.of(model, described, Tokenizer.from_str(self.tokenizer), batch_tokens)
+
+
+def in_equal_context(first: Contender, second: Contender) -> tuple[Contender, Contender]:
+    """Returns two models with the context of the one that reads fewer tokens."""
+    context = min(first.context, second.context)
+    return replace(first, context=context), replace(second, context=context)
 
 
 def texts_of(shards: ShardSet, tokenizer: str, max_tokens: int) -> dict[str, list[HeldoutText]]:
@@ -245,24 +246,23 @@ def compare(
         bits = partial(_bits, contender, load, config.batch_windows, output)
         of_texts.append({source: bits(source, documents) for source, documents in texts.items()})
         of_tasks.append({task.name: score_task(task, contender.label, load, output) for task in config.tasks})
-    sources = [_of_source(source, of_texts[0][source], of_texts[1][source]) for source in texts]
+    sources = [_by_bytes("source", source, *(tables[source] for tables in of_texts)) for source in texts]
     size = min(first.parameters, second.parameters)
     return [*sources, *(_of_task(task, size, of_tasks[0][task.name], of_tasks[1][task.name]) for task in config.tasks)]
 
 
 def compare_responses(
-    first: Contender, second: Contender, examples: Examples, context: int, batch_tokens: int, output: Output
+    first: Contender, second: Contender, examples: Examples, batch_tokens: int, output: Output
 ) -> list[Comparison]:
     """Compares two models on examples of a fine-tuning that neither was trained on.
 
-    Each learned token is predicted from all preceding tokens of its example, by both models in the same context. Longer
-    examples are omitted.
+    Each learned token is predicted from all preceding tokens of its example, by both models in the same context
+    (`in_equal_context`). Longer examples are omitted.
 
     Args:
         first: the baseline.
         second: the model that may be better; with another label.
         examples: held-out examples, in the tokens of both models.
-        context: maximum number of tokens of a text.
         batch_tokens: tokens per forward pass, including padding.
         output: receives the parts.
 
@@ -270,23 +270,17 @@ def compare_responses(
         Bits per byte of the responses, or of the chosen answers; for preferences also the share of pairs in which the
         chosen answer is the more likely one. Empty if no example fits.
     """
-    tables = [_score_examples(contender, examples, context, batch_tokens, output) for contender in (first, second)]
+    tables = [_score_examples(contender, examples, batch_tokens, output) for contender in (first, second)]
     if not tables[0].num_rows:
         return []
-    size = tables[0]["bytes"].to_pylist()
-    bits = [np.array(table["bits"].to_pylist()) for table in tables]
-    before, after = (math.fsum(values) / math.fsum(size) for values in bits)
-    difference = paired.of_sized((bits[0] - bits[1]).tolist(), size)
-    comparisons = [Comparison("examples", RESPONSES, BPB, len(size), before, after, difference)]
+    responses = _by_bytes("examples", RESPONSES, *tables)
     if tables[0]["rejected_bits"].null_count:
-        return comparisons
-    prefers_chosen = [
-        np.array(table["rejected_bits"].to_pylist()) > values for table, values in zip(tables, bits, strict=True)
-    ]
+        return [responses]
+    prefers_chosen = [table["rejected_bits"].to_numpy() > table["bits"].to_numpy() for table in tables]
     differences = (prefers_chosen[1].astype(float) - prefers_chosen[0].astype(float)).tolist()
     shares = [float(values.mean()) for values in prefers_chosen]
     return [
-        *comparisons,
+        responses,
         Comparison("examples", PAIRS, "acc", len(differences), shares[0], shares[1], paired.of_items(differences)),
     ]
 
@@ -303,18 +297,27 @@ def _bits(
     name = f"{contender.label}.{source}"
     output.progress(0, len(texts), f"{source}, {contender.label}")
     if name not in output.committed:
-        scorer = load()
-        documents = list(encode_texts(texts, contender.tokenizer, scorer.eos_id))
-        bits = document_bits(scorer.model, documents, scorer.eos_id, scorer.context, batch_windows)
-        columns = {
-            "id": [document.uid.hex() for document in documents],
-            "bytes": [document.n_bytes for document in documents],
-        }
+        table = score_texts(contender, load(), texts, batch_windows)
         with output.part(name) as part:
-            part.count_in(len(documents))
-            part.table(DOCUMENTS, pa.table({**columns, "bits": bits}))
+            part.count_in(table.num_rows)
+            part.table(DOCUMENTS, table)
     output.progress(len(texts), len(texts), f"{source}, {contender.label}")
     return parquet.read(output.store.local(f"{output.address.path}/{DOCUMENTS}/{name}.parquet"))
+
+
+def score_texts(contender: Contender, scorer: Scorer, texts: Sequence[HeldoutText], batch_windows: int) -> pa.Table:
+    """Returns a row {id, bytes, bits} per document; raises InputError if its bits are not finite.
+
+    Args:
+        contender: the model.
+        scorer: the same, loaded.
+        texts: the documents.
+        batch_windows: windows of context per forward pass.
+    """
+    documents = list(encode_texts(texts, contender.tokenizer, scorer.eos_id))
+    bits = document_bits(scorer.model, documents, scorer.eos_id, scorer.context, batch_windows)
+    size = [document.n_bytes for document in documents]
+    return pa.table({"id": [document.uid.hex() for document in documents], "bytes": size, "bits": bits})
 
 
 def encode_texts(texts: Iterable[HeldoutText], tokenizer: str, eos_id: int) -> Iterable[HeldoutDocument]:
@@ -326,12 +329,13 @@ def encode_texts(texts: Iterable[HeldoutText], tokenizer: str, eos_id: int) -> I
         yield HeldoutDocument(document.uid, np.array([*ids, eos_id]), len(document.text.encode()))
 
 
-def _of_source(source: str, first: pa.Table, second: pa.Table) -> Comparison:
+def _by_bytes(kind: Literal["source", "examples"], name: str, first: pa.Table, second: pa.Table) -> Comparison:
+    """Compares the bits per byte of two tables with columns `bits` and `bytes`."""
     bits = [np.array(table["bits"].to_pylist()) for table in (first, second)]
     size = first["bytes"].to_pylist()
     before, after = (math.fsum(values) / math.fsum(size) for values in bits)
     difference = paired.of_sized((bits[0] - bits[1]).tolist(), size)
-    return Comparison("source", source, BPB, len(size), before, after, difference)
+    return Comparison(kind, name, BPB, len(size), before, after, difference)
 
 
 def _of_task(
@@ -344,13 +348,11 @@ def _of_task(
     return Comparison("task", task.name, metric, len(differences), *values, paired.of_items(differences))
 
 
-def _score_examples(
-    contender: Contender, examples: Examples, context: int, batch_tokens: int, output: Output
-) -> pa.Table:
+def _score_examples(contender: Contender, examples: Examples, batch_tokens: int, output: Output) -> pa.Table:
     name = f"examples.{contender.label}"
     if name not in output.committed:
         scorer = contender.load(batch_tokens)
-        rows = list(_fitting(examples, context, Tokenizer.from_str(contender.tokenizer), scorer.eos_id))
+        rows = list(_fitting(examples, contender.context, Tokenizer.from_str(contender.tokenizer), scorer.eos_id))
         output.progress(0, len(rows), f"held-out examples, {contender.label}")
         bits = iter(response_bits(scorer, [text for _, _, texts in rows for text in texts]))
         pairs = examples.summary["kind"] == PREFERENCES
@@ -402,15 +404,6 @@ def response_bits(scorer: Scorer, texts: Sequence[LearnedText]) -> list[float]:
             loss = F.cross_entropy(logits, labels, reduction="none").double().sum()
             bits[number] = finite(float(loss) / math.log(2), "a response")
     return bits
-
-
-def limited(contender: Contender, context: int, folder: Path) -> Contender:
-    """Returns a model whose context is limited to a number of tokens."""
-    content = json.loads(contender.description.read_text()) | {"seq_len": context}
-    path = folder / contender.label / model_file.FILE
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content))
-    return replace(contender, description=path)
 
 
 def learned_documents(examples: Artifact) -> set[str]:

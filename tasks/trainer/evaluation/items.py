@@ -2,7 +2,7 @@
 
 Reads the files that the settings name, local or on an object store. Prompts are built as in lm-eval 0.4.13: template,
 delimiter, answer; preceded by the examples, each followed by a delimiter. Writes and reads the items that a run scores
-itself (`tasks.json`: {task: [{gold, answers: [{prompt, answer, bytes}]}]}, with prompt and answer in tokens).
+itself (`tasks.json`: {task: [[[[[prompt, answer], bytes], ..], gold], ..]}, with prompt and answer in tokens).
 """
 
 import json
@@ -269,28 +269,16 @@ def encoded(task: TaskConfig, tokenizer: Tokenizer, eos_id: int, context: int) -
 
 def write_encoded(path: Path, tasks: Mapping[str, Sequence[EncodedItem]]) -> None:
     """Writes items by task to a local file."""
-    content = {
-        task: [
-            {"gold": item.gold, "answers": [{**one.request._asdict(), "bytes": one.n_bytes} for one in item.answers]}
-            for item in items
-        ]
-        for task, items in tasks.items()
-    }
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content))
+    path.write_text(json.dumps({task: [(item.answers, item.gold) for item in items] for task, items in tasks.items()}))
 
 
 def read_encoded(path: Path) -> dict[str, list[EncodedItem]]:
     """Returns the items by task that `write_encoded` wrote."""
     return {
         task: [
-            EncodedItem(
-                tuple(
-                    EncodedAnswer(ScoringRequest(one["prompt"], one["answer"]), one["bytes"]) for one in row["answers"]
-                ),
-                row["gold"],
-            )
-            for row in rows
+            EncodedItem(tuple(EncodedAnswer(ScoringRequest(*request), size) for request, size in answers), gold)
+            for answers, gold in rows
         ]
         for task, rows in json.loads(path.read_text()).items()
     }

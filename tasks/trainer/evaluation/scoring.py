@@ -21,7 +21,7 @@ not over bytes, so that all items have the same weight, as in accuracy.
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain, islice
@@ -102,8 +102,10 @@ def score_task(task: TaskConfig, label: str, load: Callable[[], Scorer], output:
         InputError: the task cannot be read, or an item cannot be scored, as when its likelihood is not finite.
     """
     total, scored_items = items.count(task), 0
-    names = _part_names(task, label, total)
-    for name, batch in zip(names, _in_parts(task), strict=True):
+    names = [f"task.{task.name}.{label}.{number:05d}" for number in range(-(-total // ITEMS_PER_PART))]
+    all_items = items.read(task)
+    for name in names:
+        batch = list(islice(all_items, ITEMS_PER_PART))
         output.progress(scored_items, total, f"{task.name}, {label}")
         if name not in output.committed:
             scored = _score_items(task, load(), batch)
@@ -146,16 +148,6 @@ class ItemScore:
     log_p: list[float]
     cut: bool
     text: str = ""
-
-
-def _part_names(task: TaskConfig, label: str, count: int) -> list[str]:
-    return [f"task.{task.name}.{label}.{number:05d}" for number in range(-(-count // ITEMS_PER_PART))]
-
-
-def _in_parts(task: TaskConfig) -> Iterator[list[TaskItem]]:
-    all_items = items.read(task)
-    while batch := list(islice(all_items, ITEMS_PER_PART)):
-        yield batch
 
 
 def _score_items(task: TaskConfig, scorer: Scorer, batch: Sequence[TaskItem]) -> list[ItemScore]:

@@ -21,21 +21,22 @@ import json
 import math
 import platform
 import socket
-from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 import torch
 from torch import Tensor
 
 from tasks.core.errors import TransientError
 from tasks.trainer.data.batches import Batch
-from tasks.trainer.hooks import Gradient
+from tasks.trainer.gradient import Gradient, GradientComputer
+from tasks.trainer.integrity.guard import LossGuard
 from tasks.trainer.logs import CORRUPTION, Faults
 from tasks.trainer.parallel.ranks import Ranks
+from tasks.trainer.parallel.replica import hash_of, minority
 
 OUTLIER_RATIO = 10.0
 """A gradient is recomputed if its norm exceeds this multiple of the median of recent norms."""
@@ -45,66 +46,6 @@ ATTEMPTS = 3
 """Maximum number of rounds of recomputation, in one of which all ranks must agree."""
 _DO = "take the node of this rank out of the pool and test its hardware if it is named again"
 FILE = "suspects.json"
-BITS = 52
-"""Bits of a hash, an integer that float64 represents exactly."""
-GPU_TOLERANCE = 0.01
-"""Allowed relative difference of two norms of the same gradient on a GPU, where the order of sums is not fixed."""
-
-
-@dataclass(frozen=True)
-class RankCopies:
-    """State that several ranks have copies of."""
-
-    name: str
-    """The part of the state: "" for all of it, or "norms"."""
-    holders: str
-    """The ranks with copies, in words, plural."""
-    groups: Sequence[Sequence[int]]
-    """Groups of ranks with equal copies; each rank is in one group."""
-
-    def of(self, what: str) -> str:
-        """Returns a description of the weights or the state of these copies.
-
-        >>> RankCopies("norms", "ranks", [[0, 1]]).of("state"), RankCopies("", "replicas", [[0, 1]]).of("state")
-        ('state of norms', 'state')
-        """
-        return f"{what} of {self.name}" if self.name else what
-
-    def differing(self, hashes: Sequence[float]) -> list[int]:
-        """Returns the ranks whose hash differs from the majority of their group; all of a group without a majority.
-
-        >>> RankCopies("", "replicas", [[0, 2], [1, 3]]).differing([5.0, 7.0, 5.0, 8.0])
-        [1, 3]
-        """
-        return sorted(rank for group in self.groups for rank in minority({member: hashes[member] for member in group}))
-
-
-class Replica(Protocol):
-    """The part of a model that a rank computes."""
-
-    copies: list[RankCopies]
-    """The state that this rank has copies of."""
-    hashes: list[list[float]]
-    """For each of `copies`, the hash of every rank's weights at the start of the last gradient."""
-    peers: list[int]
-    """The ranks that compute the same as this rank for other microbatches, including itself."""
-    share: float
-    """Fingerprint of this rank's contribution to the last gradient."""
-    share_tolerance: float
-    """Allowed relative difference of two fingerprints of the same contribution; 0: they are bit-identical."""
-
-    def state_hashes(self) -> list[Tensor]:
-        """Returns the hash of weights and optimizer state for each of `copies`, int64 scalars."""
-
-
-class GradientSource(Protocol):
-    """The part of the training loop that recomputes the gradient of a step."""
-
-    def forward_backward(self, parts: Mapping[int, Batch]) -> Gradient:
-        """Computes the clipped gradient of microbatches, on all ranks."""
-
-    def parts_of(self, shift: int) -> Mapping[int, Batch]:
-        """Returns the microbatches of the rank `shift` positions later in `peers`, as that rank trains on them."""
 
 
 class Integrity:
@@ -112,8 +53,8 @@ class Integrity:
 
     Args:
         out: folder of the run.
-        ranks: the process group.
-        replica: the model.
+        computer: computes the gradients.
+        guard: of the run; a gradient that it refuses is suspicious.
         faults: log of faults, in which corrupt ranks are reported.
         device: name of this rank's kind of device.
         every: steps between two checks of the gradient contributions; 0: only on suspicion.
@@ -125,63 +66,74 @@ class Integrity:
         TransientError: a rank fails the self-test.
     """
 
-    def __init__(self, out: Path, ranks: Ranks, replica: Replica, faults: Faults, device: str, every: int) -> None:
-        self._ranks, self._replica, self._faults, self._device = ranks, replica, faults, device
-        self._every, self.names = every, rank_names(ranks)
+    def __init__(
+        self, out: Path, computer: GradientComputer, guard: LossGuard, faults: Faults, device: str, every: int
+    ) -> None:
+        self._computer, self._guard, self._faults, self._device = computer, guard, faults, device
+        self._replica, ranks = computer.replica, computer.replica.ranks
+        self._ranks = ranks
+        self._every = every
+        hosts = gather_text(ranks, socket.gethostname())
+        self.names = [f"rank {rank} on {host}" for rank, host in enumerate(hosts)]
         self._suspects = Suspects(out, ranks)
         self._norms: deque[float] = deque(maxlen=MAX_NORMS)
         # Other kinds of devices round differently; with mixed devices, a rank can be compared only with itself.
         same_devices = len(set(gather_text(ranks, device))) == 1
-        self._shift = 1 if same_devices and len(replica.peers) > 1 else 0
+        self._shift = 1 if same_devices and len(self._replica.peers) > 1 else 0
         if failed := failed_self_test(ranks, device):
             self._end(0, f"{self._listed(failed)} fails the self-test")
 
-    def check_weights(self, step: int) -> None:
-        """Compares the weights at the start of a step, using the hashes exchanged with its gradient.
+    def gradient(self, step: int, parts: Mapping[int, Batch]) -> Gradient:
+        """Returns the gradient of a step; if it is suspicious, it is recomputed on this rank and on others.
+
+        Args:
+            step: 0-based.
+            parts: this rank's microbatches by number.
 
         Raises:
-            TransientError: the weights differ; identifies the rank if possible.
+            TransientError: the weights at the start of the step differ, or a rank differs from another rank or from
+                itself; identifies the rank if possible.
         """
+        if self._every and (step + 1) % self._every == 0:
+            return self._agreed(step, parts)
+        gradient = self._computed(step, parts)
+        return self._agreed(step, parts, gradient) if self._is_suspicious(gradient) else gradient
+
+    def _computed(self, step: int, parts: Mapping[int, Batch]) -> Gradient:
+        """Computes a gradient, and compares the weights, using the hashes exchanged with it."""
+        gradient = self._computer.gradient(parts)
         self._compare(step, "weights", self._replica.hashes)
+        return gradient
 
     def check_state(self, step: int) -> None:
-        """Compares all state before the checkpoint after `step` steps; raises like `check_weights`."""
+        """Compares all state before the checkpoint after `step` steps; raises like `gradient`."""
         if self._replica.copies:
             _, hashes = self._ranks.sum_and_collect(self._no_sums(), self._replica.state_hashes())
             self._compare(step, "state", hashes)
 
-    def due(self, step: int) -> bool:
-        """Returns whether this step has a regular check of the gradient contributions."""
-        return self._every > 0 and (step + 1) % self._every == 0
-
-    def doubts(self, gradient: Gradient, refused: bool) -> bool:
-        """Returns whether a gradient must be recomputed: the guard refuses it, or its norm is an outlier."""
+    def _is_suspicious(self, gradient: Gradient) -> bool:
+        """Whether a gradient must be recomputed: the guard refuses it, or its norm is an outlier."""
         far = len(self._norms) >= MIN_NORMS and gradient.norm > OUTLIER_RATIO * median(self._norms)
         # Outliers included: they hardly move a median, and a new level must not be an outlier for ever.
         if math.isfinite(gradient.norm):
             self._norms.append(gradient.norm)
-        return refused or far
+        return far or bool(self._guard.reason(gradient))
 
-    def agreed(
-        self, step: int, loop: GradientSource, parts: Mapping[int, Batch], gradient: Gradient | None = None
-    ) -> Gradient:
+    def _agreed(self, step: int, parts: Mapping[int, Batch], gradient: Gradient | None = None) -> Gradient:
         """Returns the verified gradient of a step; each rank recomputes the next rank's contribution and its own.
 
         Args:
             step: 0-based.
-            loop: computes gradients.
             parts: this rank's microbatches.
             gradient: their gradient, if it was just computed.
-
-        Raises:
-            TransientError: a rank differs from another rank, or from itself.
         """
         shares: tuple[float | None, float | None] = (None, self._replica.share if gradient else None)
         stop, wavering_ranks = gradient is not None and gradient.stop, list[int]()
         for _ in range(ATTEMPTS):
-            stop |= loop.forward_backward(loop.parts_of(self._shift) if self._shift else parts).stop
+            others = self._computer.parts(step, self._shift) if self._shift else parts
+            stop |= self._computed(step, others).stop
             across = self._replica.share
-            gradient = loop.forward_backward(parts)
+            gradient = self._computed(step, parts)
             stop, now = stop | gradient.stop, (across, self._replica.share)
             is_steady = all(old is None or self._equal(old, new) for old, new in zip(shares, now, strict=True))
             unsteady, differing = self._differing(now, is_steady)
@@ -295,30 +247,6 @@ class Suspects:
         return [name for name, is_wrong in zip(previous["names"], differs, strict=True) if is_wrong]
 
 
-def hash_of(tensors: Iterable[Tensor]) -> Tensor:
-    """Returns the sum of the words of tensors modulo 2**BITS, int64 scalar; any single bit flip changes it.
-
-    Words are 4 bytes, or single bytes for tensors with elements of another size.
-    """
-    sums = []
-    for tensor in tensors:
-        words = torch.int32 if tensor.element_size() == 4 else torch.uint8
-        sums.append(tensor.detach().reshape(-1).view(words).sum(dtype=torch.int64))
-    return torch.stack(sums).sum().bitwise_and(2**BITS - 1)
-
-
-def minority(hashes: Mapping[int, float]) -> list[int]:
-    """Returns the ranks whose hash differs from the majority; all ranks if no hash has a majority.
-
-    >>> minority({0: 7.0, 1: 7.0, 2: 9.0}), minority({0: 1.0, 1: 2.0}), minority({0: 1.0, 1: 1.0})
-    ([2], [0, 1], [])
-    """
-    most_common, count = Counter(hashes.values()).most_common(1)[0]
-    if 2 * count <= len(hashes):
-        return sorted(hashes)
-    return sorted(rank for rank, value in hashes.items() if value != most_common)
-
-
 def self_test(device: torch.device) -> int:
     """Returns the hash of a fixed forward and backward pass; it is equal on devices of the same kind."""
     generator = torch.Generator().manual_seed(0)
@@ -361,8 +289,3 @@ def gather_text(ranks: Ranks, text: str, size: int = 256) -> list[str]:
     table[ranks.rank, : len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(table)
     ranks.sum([table])
     return [bytes(row).rstrip(b"\0").decode(errors="ignore") for row in table.tolist()]
-
-
-def rank_names(ranks: Ranks) -> list[str]:
-    """Returns "rank 3 on node-7" for every rank, in rank order."""
-    return [f"rank {rank} on {host}" for rank, host in enumerate(gather_text(ranks, socket.gethostname()))]

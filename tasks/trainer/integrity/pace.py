@@ -8,12 +8,12 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from tasks.trainer.hooks import Hook
 from tasks.trainer.logs import SLOW_RANK, Faults
+from tasks.trainer.parallel.replica import Replica
 
 RECENT = 50
 """Number of steps whose median is evaluated."""
@@ -26,16 +26,7 @@ EVERY = 5
 PRODUCTS = 8
 
 
-class TimedReplica(Protocol):
-    """A model whose ranks are timed."""
-
-    timed: str
-    """What is timed, a key of LEAST_S."""
-    seconds: list[float]
-    """Duration on each rank; [] if it was not timed with the last gradient."""
-
-
-class SlowRanks(Hook):
+class SlowRanks:
     """Reports slow ranks as faults of a run.
 
     Args:
@@ -44,7 +35,7 @@ class SlowRanks(Hook):
         faults: of the run.
     """
 
-    def __init__(self, replica: TimedReplica, names: Sequence[str], faults: Faults) -> None:
+    def __init__(self, replica: Replica, names: Sequence[str], faults: Faults) -> None:
         self._replica, self._names, self._faults = replica, names, faults
         self._pace = Pace(replica.timed)
 

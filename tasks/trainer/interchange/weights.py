@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import IO, Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,8 @@ DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2
 """Supported dtypes, each with the type in which its values are read; a bf16 is the upper half of an fp32."""
 TORCH_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 """Names of the dtypes in torch, and in `config.json`."""
+FRAMEWORK = {"format": "pt"}
+"""Metadata of a file, which `transformers` requires."""
 SHARD_BYTES = 5_000_000_000
 """Largest exported file, unless one tensor is larger; `transformers` wrote files of this size up to version 4."""
 _PIECE = 1 << 22
@@ -112,15 +114,8 @@ def check_finite(tensors: Iterable[StoredTensor]) -> None:
 
 def write_fp32(tensors: Mapping[str, StoredTensor], file: BinaryIO) -> None:
     """Writes a safetensors file in fp32, in the order of `tensors`."""
-    header, begin = {}, 0
-    for name, tensor in tensors.items():
-        end = begin + DTYPES["F32"].itemsize * tensor.size
-        header[name] = {"dtype": "F32", "shape": tensor.shape, "data_offsets": [begin, end]}
-        begin = end
-    write_header(file, header)
-    for tensor in tensors.values():
-        for piece in pieces_of(tensor):
-            file.write(piece.tobytes())
+    sizes = ((name, "F32", tensor.shape, DTYPES["F32"].itemsize * tensor.size) for name, tensor in tensors.items())
+    write_file(file, sizes, (piece.tobytes() for tensor in tensors.values() for piece in pieces_of(tensor)))
 
 
 class _Tensor(NamedTuple):
@@ -208,13 +203,12 @@ def _planned(source: BinaryIO, rename: Callable[[str], str], dtypes: Mapping[str
 
 def _write(source: BinaryIO, target: BinaryIO, tensors: Sequence[_Tensor]) -> None:
     """Writes a safetensors file of the next tensors of the source."""
-    header, begin = {}, 0
-    for tensor in tensors:
-        end = begin + tensor.written
-        header[tensor.new] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [begin, end]}
-        begin = end
-    # `transformers` requires the framework in the metadata.
-    write_header(target, {"__metadata__": {"format": "pt"}, **header})
+    sizes = ((tensor.new, tensor.dtype, tensor.shape, tensor.written) for tensor in tensors)
+    write_file(target, sizes, _data(source, tensors), FRAMEWORK)
+
+
+def _data(source: BinaryIO, tensors: Sequence[_Tensor]) -> Iterator[bytes]:
+    """Yields the data of the next tensors of the source as they are written."""
     for tensor in tensors:
         left = tensor.read
         while left:
@@ -222,7 +216,7 @@ def _write(source: BinaryIO, target: BinaryIO, tensors: Sequence[_Tensor]) -> No
             if not data:
                 raise InputError("the weights end too early", "run the stage train again")
             left -= len(data)
-            target.write(data if tensor.read == tensor.written else _narrowed(data, tensor))
+            yield data if tensor.read == tensor.written else _narrowed(data, tensor)
 
 
 def _narrowed(data: bytes, tensor: _Tensor) -> bytes:
@@ -239,8 +233,27 @@ def _narrowed(data: bytes, tensor: _Tensor) -> bytes:
     return narrow.tobytes()
 
 
-def write_header(target: BinaryIO, header: Mapping[str, Any]) -> None:
-    """Writes length and header of a safetensors file; the data, which follow, are aligned to eight bytes."""
+def write_file(
+    target: IO[bytes],
+    tensors: Iterable[tuple[str, str, Sequence[int], int]],
+    data: Iterable[bytes],
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Writes a safetensors file, whose data are aligned to eight bytes.
+
+    Args:
+        target: the new file.
+        tensors: name, dtype, shape and number of bytes of each tensor.
+        data: their bytes, in this order, in pieces of any size.
+        metadata: of the file.
+    """
+    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+    begin = 0
+    for name, dtype, shape, size in tensors:
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, begin + size]}
+        begin += size
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     target.write(len(text).to_bytes(_HEADER_LENGTH, "little") + text)
+    for piece in data:
+        target.write(piece)

@@ -5,7 +5,6 @@
 CPU torch has only an uncompiled forward pass.
 """
 
-import inspect
 from functools import cache
 from typing import Any
 
@@ -20,12 +19,8 @@ from tasks.trainer.model.attention import Attend, Bounds, document_starts
 
 _FLASH = {"FA4": (9, 10), "FA3": (9,)}
 """Flash attention packages that torch can use, newest first, and the SM major versions that they support."""
-_PARAMETERS = inspect.signature(varlen_attn).parameters
-# Since torch 2.13 the window size sets causal attention, before that a flag; grouped queries must be enabled.
-_OPTIONS: dict[str, Any] = {
-    **({"window_size": (-1, 0)} if "window_size" in _PARAMETERS else {"is_causal": True}),
-    **({"enable_gqa": True} if "enable_gqa" in _PARAMETERS else {}),
-}
+_CAUSAL = (-1, 0)
+"""Window of causal attention: all earlier positions, and none later."""
 
 
 def varlen(documents: Tensor, rows: Tensor | None = None, bounds: Bounds | None = None) -> Attend:
@@ -43,7 +38,8 @@ def varlen(documents: Tensor, rows: Tensor | None = None, bounds: Bounds | None 
     starts, longest = bounds.starts.to(documents.device), bounds.longest
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        out: Any = varlen_attn(_flat(q), _flat(k), _flat(v), starts, starts, longest, longest, **_OPTIONS)
+        flat = _flat(q), _flat(k), _flat(v), starts, starts, longest, longest
+        out: Any = varlen_attn(*flat, window_size=_CAUSAL, enable_gqa=True)
         joined: Tensor = out.unflatten(0, (q.shape[0], q.shape[2])).transpose(1, 2)
         return joined
 

@@ -76,31 +76,21 @@ class RunData(NamedTuple):
     lengths: Callable[[str, int], list[int]]
 
     @classmethod
-    def of_plan(cls, plan: Plan) -> "RunData":
-        """Returns the data of a pretraining."""
-
-        def lengths(source: str, number: int) -> list[int]:
-            return [int(length) for length in plan.slices(source, number)["length"]]
-
-        return cls(plan.format.vocab_size, plan.seq_len, plan.sequences, lengths)
-
-    @classmethod
-    def of_examples(cls, examples: Examples) -> "RunData":
-        """Returns the data of a fine-tuning."""
-
-        def lengths(source: str, number: int) -> list[int]:
-            return [length for example in examples.numbers(number) for length in examples[example].lengths]
-
-        summary = examples.summary
-        return cls(summary["vocab_size"], summary["seq_len"], {SOURCE: examples.sequences}, lengths)
-
-    @classmethod
     def open(cls, spec: TrainSpec) -> "RunData":
         """Opens the data of a run; raises InputError if it is missing."""
         if spec.tuning is None:
-            return cls.of_plan(Plan.read(spec.plan))
-        examples = Artifact.open_at(Store(spec.shards.store), ArtifactId.parse(spec.shards.artifact))
-        return cls.of_examples(Examples(examples))
+            plan = Plan.read(spec.plan)
+
+            def in_plan(source: str, number: int) -> list[int]:
+                return [int(length) for length in plan.slices(source, number)["length"]]
+
+            return cls(plan.format.vocab_size, plan.seq_len, plan.sequences, in_plan)
+        examples = Examples(Artifact.open_at(Store(spec.shards.store), ArtifactId.parse(spec.shards.artifact)))
+
+        def in_examples(source: str, number: int) -> list[int]:
+            return [length for example in examples.numbers(number) for length in examples[example].lengths]
+
+        return cls(spec.tuning.vocab_size, spec.tuning.seq_len, {SOURCE: examples.sequences}, in_examples)
 
 
 def step_prefix(spec: TrainSpec) -> str:
@@ -271,9 +261,7 @@ def _flops(spec: TrainSpec, data: RunData, speed: Mapping[str, Any]) -> dict[str
 
 
 def _layout(start: Mapping[str, Any]) -> str:
-    """Returns the layout of a start as text; "" for an old line without a layout."""
-    if "layout" not in start:
-        return ""
+    """Returns the layout of a start as text."""
     if start["layout"] is None:
         return "the whole model on each rank, bit for bit as on one"
     return ", ".join(f"{name} = {_setting(value)}" for name, value in start["layout"].items()) or "sharded, one rank"

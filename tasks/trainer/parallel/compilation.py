@@ -54,7 +54,7 @@ def best_kernel(device: torch.device, dtype: torch.dtype, context: int = 1) -> K
         context: ranks that share the positions of a sequence.
     """
     if device.type == "cpu":
-        _report_kernel("sdpa_mask: on a CPU")
+        _log_once("attention by sdpa_mask: on a CPU")
         return sdpa_mask
     major, minor = torch.cuda.get_device_capability(device)
     reasons = {
@@ -66,18 +66,18 @@ def best_kernel(device: torch.device, dtype: torch.dtype, context: int = 1) -> K
     if any(reasons.values()):
         from tasks.trainer.model.kernels import flex
 
-        _report_kernel(f"flex: {', '.join(reason for reason, applies in reasons.items() if applies)}")
+        _log_once(f"attention by flex: {', '.join(reason for reason, applies in reasons.items() if applies)}")
         return flex
     from tasks.trainer.model.kernels import activate_flash, varlen
 
-    _report_kernel(f"varlen with {activate_flash(device)}: on SM {major}.{minor}")
+    _log_once(f"attention by varlen with {activate_flash(device)}: on SM {major}.{minor}")
     return varlen
 
 
 @cache
-def _report_kernel(choice: str) -> None:
+def _log_once(choice: str) -> None:
     """Logs a choice once, also if a rank has several chunks of the model."""
-    log.info("attention by %s", choice)
+    log.info("%s", choice)
 
 
 class Decision(NamedTuple):
@@ -114,7 +114,7 @@ def compile_layers(layers: Iterable[nn.Module], layout: Layout, device: torch.de
     anyone noticing.
     """
     decision = decide(layout, device)
-    _report(decision)
+    _log_once(f"layers are {'compiled' if decision.on else 'not compiled'}: {decision.reason}")
     if not decision.on:
         return decision
     torch._dynamo.config.recompile_limit = max(RECOMPILE_LIMIT, torch._dynamo.config.recompile_limit)
@@ -131,12 +131,6 @@ def loss_in(compiled: Decision) -> LossOfRows:
     return loss
 
 
-@cache
-def _report(decision: Decision) -> None:
-    """Logs a decision once, also if a rank has several chunks of the model."""
-    log.info("layers are %s: %s", "compiled" if decision.on else "not compiled", decision.reason)
-
-
 class Overlap(NamedTuple):
     """Whether weights are gathered one module ahead, and whether tensor parallelism is asynchronous."""
 
@@ -144,10 +138,17 @@ class Overlap(NamedTuple):
     tensor: Decision
 
 
-def decide_overlap(
+def decide_weights(layout: Layout) -> Decision:
+    """Decides whether weights are gathered one module ahead."""
+    if layout.shard * layout.context == 1:
+        return Decision(False, "each rank has them")
+    return Decision(True, "they are sharded")
+
+
+def decide_tensor(
     layout: Layout, run: TrainConfig, compiled: Decision, device: torch.device, ranks_per_node: int, *, connected: bool
-) -> Overlap:
-    """Decides what overlaps.
+) -> Decision:
+    """Decides whether tensor parallelism is asynchronous.
 
     Args:
         layout: of the ranks.
@@ -157,18 +158,6 @@ def decide_overlap(
         ranks_per_node: number of ranks on each node.
         connected: whether the GPUs of the ranks that share a matrix can read each other's memory.
     """
-    return Overlap(_weights(layout), _tensor(layout, run, compiled, device, ranks_per_node, connected=connected))
-
-
-def _weights(layout: Layout) -> Decision:
-    if layout.shard * layout.context == 1:
-        return Decision(False, "each rank has them")
-    return Decision(True, "they are sharded")
-
-
-def _tensor(
-    layout: Layout, run: TrainConfig, compiled: Decision, device: torch.device, ranks_per_node: int, *, connected: bool
-) -> Decision:
     reasons = {
         "no matrix is split": layout.tensor == 1,
         "async_tensor = false in [place.train.layout]": not layout.async_tensor,
@@ -188,9 +177,13 @@ def _tensor(
 
 def overlap_of(mesh: Mesh, run: TrainConfig, compiled: Decision) -> Overlap:
     """Returns the decision for this rank, equal on all ranks that share a matrix, and logs it once."""
-    found = decide_overlap(mesh.layout, run, compiled, mesh.device, mesh.ranks_per_node, connected=_connected(mesh))
-    _report_overlap(found)
-    return found
+    weights, connected = decide_weights(mesh.layout), _connected(mesh)
+    tensor = decide_tensor(mesh.layout, run, compiled, mesh.device, mesh.ranks_per_node, connected=connected)
+    _log_once(
+        f"weights are {'gathered' if weights.on else 'not gathered'} ahead: {weights.reason}; tensor parallelism is "
+        f"{'asynchronous' if tensor.on else 'not asynchronous'}: {tensor.reason}"
+    )
+    return Overlap(weights, tensor)
 
 
 def _connected(mesh: Mesh) -> bool:
@@ -229,15 +222,3 @@ def make_tensor_asynchronous(mesh: Mesh) -> None:
         # torch 2.13 says that the call is not needed, but its compiler overlaps only groups for which it was made.
         warnings.simplefilter("ignore", FutureWarning)
         enable_symm_mem_for_group(mesh.tensor.get_group().group_name)
-
-
-@cache
-def _report_overlap(found: Overlap) -> None:
-    """Logs a decision once, also if a rank has several chunks of the model."""
-    log.info(
-        "weights are %s ahead: %s; tensor parallelism is %s: %s",
-        "gathered" if found.weights.on else "not gathered",
-        found.weights.reason,
-        "asynchronous" if found.tensor.on else "not asynchronous",
-        found.tensor.reason,
-    )

@@ -153,10 +153,16 @@ def _own_weights(shape: ModelShape, layout: Layout, stage: int) -> tuple[float, 
 
 
 def _replicated(run: TrainConfig, shape: ModelShape, seq_len: int, ranks: int, gpu: bool) -> Mapping[str, float]:
+    """Returns the memory of a rank with the whole model; partial sums of the tree (`ranks`) count as gradients."""
     width, layout = FP32 if run.precision == "fp32" else 2, Layout()
+    total, microbatches = shape.weights["total"], run.batch_size // run.microbatch // ranks
+    sums = math.ceil(math.log2(microbatches)) if microbatches > 1 else 0
     tokens = run.microbatch * seq_len
     return {
-        **_replicated_state(shape, run, ranks, width),
+        "weights": FP32 * total,
+        "moments": _moments(shape, run),
+        "gradients": FP32 * total * (1 + sums),
+        "gathered": width * total if width < FP32 else 0,
         "activations": tokens * _stored_activations(run, shape, layout, width, seq_len, gpu, shape.layers),
         "loss": _loss_memory(shape, layout, width, tokens, gpu),
     }
@@ -233,15 +239,6 @@ def _moments(shape: ModelShape, run: TrainConfig) -> float:
     """Returns the bytes of the optimizer state: two moments for AdamW; for Muon, one for the matrices of the layers."""
     single_moment = shape.layers * shape.layer_matrices if run.optim.name == "muon" else 0
     return FP32 * (2 * shape.weights["total"] - single_moment)
-
-
-def _replicated_state(shape: ModelShape, run: TrainConfig, ranks: int, width: int) -> dict[str, float]:
-    """Returns the state of a replicated rank, in bytes. Partial sums of the tree (`ranks`) count as gradients."""
-    total, microbatches = shape.weights["total"], run.batch_size // run.microbatch // ranks
-    sums = math.ceil(math.log2(microbatches)) if microbatches > 1 else 0
-    narrow = width * total if width < FP32 else 0
-    weights, gradients = FP32 * total, FP32 * total * (1 + sums)
-    return {"weights": weights, "moments": _moments(shape, run), "gradients": gradients, "gathered": narrow}
 
 
 def _stored_activations(

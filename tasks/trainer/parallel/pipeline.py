@@ -21,7 +21,6 @@ from tasks.trainer.data.batches import Batch
 from tasks.trainer.model.attention import Bounds
 from tasks.trainer.model.transformer import Transformer
 from tasks.trainer.parallel.apply import compute_dtype
-from tasks.trainer.parallel.fit import chunks_of_rank
 from tasks.trainer.parallel.mesh import Mesh
 
 
@@ -43,11 +42,6 @@ class PipelineChunk(Transformer):
         """
         bounds = Bounds(starts[0], longest)
         return self.hidden(x, documents, bounds) if self.norm is None else self.loss(x, documents, labels, bounds)[None]
-
-
-def chunks_of(layers: int, mesh: Mesh) -> list[range]:
-    """Returns the layers of each chunk of this rank."""
-    return chunks_of_rank(layers, mesh.layout, mesh.at("pipeline"))
 
 
 class _Stage(PipelineStage):

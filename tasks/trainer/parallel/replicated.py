@@ -22,11 +22,11 @@ from tasks.core.errors import InputError
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.data.batches import Batch
-from tasks.trainer.integrity.corruption import GPU_TOLERANCE, RankCopies, hash_of
 from tasks.trainer.model.transformer import Transformer, set_initial_weights
 from tasks.trainer.optim import build_optimizer, clip, load_optimizer
 from tasks.trainer.parallel.compilation import best_kernel
 from tasks.trainer.parallel.ranks import Ranks, build_sum, tree_sum
+from tasks.trainer.parallel.replica import GPU_TOLERANCE, RankCopies, hash_of
 
 
 class Replicated:
@@ -36,8 +36,7 @@ class Replicated:
         run: settings of the run.
         vocab_size: tokens of the vocabulary.
         ranks: the process group, already connected.
-        model: the model; None: a new model.
-        initialize: whether a new model has its random initial weights; False: the caller loads others.
+        model: the model; None: a new model, whose weights the caller loads or sets by `initialize`.
 
     Raises:
         InputError: there are more ranks than microbatches.
@@ -46,24 +45,13 @@ class Replicated:
     layout = None
     """None: every rank has the whole model."""
 
-    def __init__(
-        self,
-        run: TrainConfig,
-        vocab_size: int,
-        ranks: Ranks,
-        model: Transformer | None = None,
-        *,
-        initialize: bool = True,
-    ) -> None:
+    def __init__(self, run: TrainConfig, vocab_size: int, ranks: Ranks, model: Transformer | None = None) -> None:
         self.run, self.ranks = run, ranks
         check_ranks(run, ranks.world)
         if run.precision == "fp8":
             raise InputError("fp8 needs a GPU", 'set [train] precision = "bf16", or train on a GPU')
         self.numbers = self.numbers_of(0)
-        initialize = initialize and model is None
         self.model = (model or Transformer(run.model, vocab_size)).to(ranks.device)
-        if initialize:
-            self.initialize()
         self._choose_kernel()
         self.optimizer = build_optimizer(dict(self.model.named_parameters()), run)
         self._gradient = _flat_gradient(self.model)
@@ -74,7 +62,6 @@ class Replicated:
         self.share, self.timed = 0.0, "step"
         self.share_tolerance = GPU_TOLERANCE if ranks.device.type == "cuda" else 0.0
         self.stop_requested = False
-        """Whether this rank has received SIGTERM; the next gradient computation shares it with all ranks."""
         self._staged: dict[str, Tensor] = {}
 
     def initialize(self) -> None:
@@ -89,16 +76,7 @@ class Replicated:
                 module.kernel = kernel
 
     def forward_backward(self, parts: Mapping[int, Batch]) -> tuple[float, int, bool]:
-        """Computes the mean gradient of the whole batch into the `.grad` of the parameters.
-
-        Args:
-            parts: microbatches by number; those of `numbers`, or those of another rank to check it.
-
-        Returns:
-            Mean loss in nats per token, number of tokens with a label, and whether any rank received SIGTERM. Also sets
-            `hashes` (of each rank's weights), `seconds` (computation time of each rank) and `share` (fingerprint of
-            this rank's contribution to the gradient).
-        """
+        """Computes the mean gradient, see `Replica`; `seconds` is the computation time of each rank."""
         started = time.perf_counter()
         own = [hash_of(self.model.parameters())] if self.copies else []
 

@@ -34,18 +34,18 @@ from tasks.core.errors import InputError
 from tasks.trainer.checkpoints.checkpoint import STATE, Box, TensorPart, file_prefix, parts_in
 from tasks.trainer.config import TrainConfig, TuningSpec
 from tasks.trainer.data.batches import Batch
-from tasks.trainer.integrity.corruption import BITS, GPU_TOLERANCE, RankCopies, hash_of
 from tasks.trainer.integrity.pace import Stopwatch
 from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.model.transformer import Transformer, initial_constant, initial_weight
 from tasks.trainer.optim import build_optimizer, local, sum_of_squares
 from tasks.trainer.parallel.apply import apply
-from tasks.trainer.parallel.fit import check_fit, layout_warnings, memory_per_rank
+from tasks.trainer.parallel.fit import check_fit, chunks_of_rank, layout_warnings
 from tasks.trainer.parallel.mesh import Mesh
-from tasks.trainer.parallel.pipeline import Pipeline, PipelineChunk, chunks_of
+from tasks.trainer.parallel.pipeline import Pipeline, PipelineChunk
 from tasks.trainer.parallel.ranks import Ranks, build_sum, checkpoint_group
+from tasks.trainer.parallel.replica import BITS, GPU_TOLERANCE, RankCopies, hash_of
 from tasks.trainer.place import Layout
-from tasks.trainer.tuning.memory import tuning_memory_per_rank
+from tasks.trainer.tuning.memory import Workload
 from tasks.trainer.tuning.model import outline, with_frozen_parameters
 
 log = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ def _copy_overlap(tensor: Tensor, box: Box, part: TensorPart) -> int:
 
 
 class Sharded:
-    """This rank's shard of the model and optimizer of a run.
+    """This rank's shard of model and optimizer of a run; the caller loads the weights, or sets them by `initialize`.
 
     Args:
         run: settings of the run.
@@ -117,8 +117,7 @@ class Sharded:
         vocab_size: tokens of the vocabulary.
         seq_len: positions of a training sequence.
         ranks: the process group, already connected.
-        initialize: whether the model has its random initial weights; False: the caller loads others.
-        tuning: settings of a fine-tuning, whose frozen weights are sharded, too; the caller loads all weights.
+        tuning: settings of a fine-tuning, whose frozen weights are sharded, too.
 
     Raises:
         RecipeError: the run cannot be trained in this layout.
@@ -131,8 +130,6 @@ class Sharded:
         vocab_size: int,
         seq_len: int,
         ranks: Ranks,
-        *,
-        initialize: bool = True,
         tuning: TuningSpec | None = None,
     ) -> None:
         nodes = ranks.world // ranks.local_world
@@ -140,12 +137,8 @@ class Sharded:
         if ranks.rank == 0:
             for warning in layout_warnings(layout, nodes, ranks.local_world):
                 log.warning("%s", warning)
-            shape, gpu = ModelShape.of(run.model, vocab_size), ranks.device.type == "cuda"
-            _log_memory(
-                tuning_memory_per_rank(layout, run, tuning, shape, gpu=gpu)
-                if tuning
-                else memory_per_rank(layout, run, shape, seq_len, gpu=gpu)
-            )
+            load = Workload(run, ModelShape.of(run.model, vocab_size), seq_len, tuning)
+            _log_memory(load.memory_per_rank(layout, gpu=ranks.device.type == "cuda"))
         ranks.join_alone()
         self.run, self.layout, self.ranks, self.mesh = run, layout, ranks, Mesh.of(layout, ranks)
         self.numbers = self.numbers_of(0)
@@ -161,8 +154,6 @@ class Sharded:
             for name, parameter in chunk.named_parameters()
             if parameter.requires_grad
         }
-        if initialize:
-            self.initialize()
         self.optimizer = build_optimizer(self.parameters, run)
         self._fingerprint = install_fingerprint(self.chunks, self.mesh)
         self.share, self.share_tolerance = 0.0, self._fingerprint.tolerance
@@ -173,7 +164,6 @@ class Sharded:
         self._stopwatch = Stopwatch(self.mesh.device)
         self.hashes, self.seconds, self.timed = list[list[float]](), list[float](), "fixed matrix product"
         self.stop_requested = False
-        """Whether this rank has received SIGTERM; the next gradient computation shares it with all ranks."""
         pinned = self.mesh.device.type == "cuda"
         # Copies that do not block would end with a wait for all streams of the GPU, that of the next gradient, too.
         self._stager = DefaultStager(StagingOptions(pinned, False, False, False))
@@ -184,16 +174,7 @@ class Sharded:
         self.pipeline = Pipeline(self.chunks, self.mesh, run, seq_len) if layout.pipeline > 1 else None
 
     def forward_backward(self, parts: Mapping[int, Batch]) -> tuple[float, int, bool]:
-        """Computes the mean gradient of the whole batch into the `.grad` of the parameters.
-
-        Args:
-            parts: microbatches by number; those of `numbers`, or those of another rank to check it.
-
-        Returns:
-            Mean loss in nats per token, number of tokens with a label, and whether any rank received SIGTERM. Also sets
-            `hashes` (of each rank's weights), `seconds` (duration of a fixed problem on each rank, if timed) and
-            `share` (fingerprint of this rank's contribution to the gradient).
-        """
+        """Computes the mean gradient, see `Replica`; `seconds` is the duration of a fixed problem on each rank."""
         own = [hash_of(map(local, self._select(copies, self.parameters).values())) for copies in self.copies]
         own.append(torch.tensor(self._stopwatch.seconds(), dtype=torch.float64))
         for parameter in self.parameters.values():
@@ -365,7 +346,8 @@ def shards_of(
     """Returns this rank's chunks of the model, sharded, on the meta device; of a fine-tuning, the whole model."""
     if tuning is None:
         with torch.device("meta"):
-            chunks = [PipelineChunk(run.model, vocab_size, layers) for layers in chunks_of(run.model.layers, mesh)]
+            own = chunks_of_rank(run.model.layers, mesh.layout, mesh.at("pipeline"))
+            chunks = [PipelineChunk(run.model, vocab_size, layers) for layers in own]
         for chunk in chunks:
             apply(chunk, mesh, run, seq_len)
         return list(chunks)

@@ -11,12 +11,12 @@ from functools import cache
 from typing import Any, Literal, NotRequired, TypedDict
 
 from tasks.trainer.config import TrainConfig, TuningSpec
-from tasks.trainer.model.shape import ModelShape, flops_per_token
-from tasks.trainer.parallel.fit import FP32, layout_reasons, memory_per_rank
+from tasks.trainer.model.shape import ModelShape
+from tasks.trainer.parallel.fit import FP32, layout_reasons
 from tasks.trainer.place import Layout
 from tasks.trainer.planning.config import PlanConfig
 from tasks.trainer.planning.traffic import traffic
-from tasks.trainer.tuning.memory import trained_weights, tuning_flops_per_token, tuning_memory_per_rank
+from tasks.trainer.tuning.memory import Workload
 
 HOUR, DAY, GIB, GB = 3600.0, 86400.0, 2**30, 1e9
 CHECKPOINT_BYTES_PER_S = 1e9
@@ -55,7 +55,7 @@ class RunPerformance:
 
     @classmethod
     def of(cls, metrics: Mapping[str, float]) -> "RunPerformance | None":
-        """Reads the metrics of a record; returns None if no step was timed, or if an old version did not record it."""
+        """Reads the metrics of a record; returns None if no step was timed."""
         if not metrics.get("timed_steps"):
             return None
         return cls(**{name: metrics.get(name, 0.0) for name in cls.__dataclass_fields__})
@@ -178,78 +178,50 @@ def estimate(
         before_name: the artifact of the earlier run.
         tuning: settings of a fine-tuning; `run` then has those of its loop, and `shape` is that of the base.
     """
-    ranks = plan.gpus or (layout.ranks if layout else ranks)
-    work = _work(plan, run, shape, seq_len, ranks, before, tuning)
-    saving = _checkpoints(plan, run, shape, ranks, work.seconds, tuning)
-    wall = work.seconds * (1 + saving["lost_share"])
+    ranks, load = plan.gpus or (layout.ranks if layout else ranks), Workload(run, shape, seq_len, tuning)
+    measured = before.mfu(plan.peak) if before else None
+    mfu, tokens = measured or plan.mfu, run.steps * run.batch_size * seq_len
+    flops = tokens * load.flops_per_token
+    seconds = flops / (plan.peak * mfu * ranks)
+    saving = _checkpoints(plan, load, ranks, seconds)
+    wall = seconds * (1 + saving["lost_share"])
     found: RunEstimate = {
-        "model": _model(shape, seq_len, tuning),
+        "model": _model(load),
         "time": {
             "gpu": plan.gpu,
             "gpus": ranks,
-            "tokens": work.tokens,
-            "flops_per_token": work.flops_per_token,
-            "flops": work.flops,
-            "mfu": work.mfu,
-            "mfu_from": before_name if work.is_measured else FROM_PLAN,
-            "tokens_per_s": work.tokens / work.seconds,
-            "step_seconds": work.seconds,
+            "tokens": tokens,
+            "flops_per_token": load.flops_per_token,
+            "flops": flops,
+            "mfu": mfu,
+            "mfu_from": before_name if measured else FROM_PLAN,
+            "tokens_per_s": tokens / seconds,
+            "step_seconds": seconds,
             "wall_seconds": wall,
             "gpu_days": wall * ranks / DAY,
         },
-        "memory": _memory(plan, run, shape, seq_len, layout, ranks, plan.gpus_per_node or ranks_per_node, tuning),
+        "memory": _memory(plan, load, layout, ranks, plan.gpus_per_node or ranks_per_node),
         "checkpoints": saving,
         "cost": cost(plan, wall * ranks / HOUR),
     }
     if layout and plan.gpu != "CPU" and tuning is None:
-        step = work.seconds / run.steps
-        found["communication"] = _communication(plan, run, shape, seq_len, layout, ranks_per_node, step)
+        found["communication"] = _communication(plan, load, layout, ranks_per_node, seconds / run.steps)
     return found
 
 
-@dataclass(frozen=True)
-class _Work:
-    """Work of a run, and the seconds of its steps at an MFU that an earlier run has measured, or else the plan's."""
-
-    tokens: int
-    flops_per_token: float
-    mfu: float
-    is_measured: bool
-    seconds: float
-
-    @property
-    def flops(self) -> float:
-        return self.tokens * self.flops_per_token
-
-
-def _work(
-    plan: PlanConfig,
-    run: TrainConfig,
-    shape: ModelShape,
-    seq_len: int,
-    ranks: int,
-    before: RunPerformance | None,
-    tuning: TuningSpec | None,
-) -> _Work:
-    measured = before.mfu(plan.peak) if before else None
-    mfu, tokens = measured or plan.mfu, run.steps * run.batch_size * seq_len
-    per_token = tuning_flops_per_token(tuning, shape, seq_len) if tuning else flops_per_token(shape, seq_len)
-    return _Work(tokens, per_token, mfu, bool(measured), tokens * per_token / (plan.peak * mfu * ranks))
-
-
-def _model(shape: ModelShape, seq_len: int, tuning: TuningSpec | None) -> ModelEstimate:
-    total, matrices = shape.weights["total"], shape.matmul_weights
-    model: ModelEstimate = {"parameters": total, "matmul_weights": matrices, "seq_len": seq_len}
-    if tuning:
-        model["trained"] = trained_weights(tuning.lora, shape)
+def _model(load: Workload) -> ModelEstimate:
+    total, matrices = load.shape.weights["total"], load.shape.matmul_weights
+    model: ModelEstimate = {"parameters": total, "matmul_weights": matrices, "seq_len": load.seq_len}
+    if load.tuning:
+        model["trained"] = load.trained_weights
     return model
 
 
 def _communication(
-    plan: PlanConfig, run: TrainConfig, shape: ModelShape, seq_len: int, layout: Layout, per_node: int, compute_s: float
+    plan: PlanConfig, load: Workload, layout: Layout, per_node: int, compute_s: float
 ) -> CommunicationEstimate:
     rates = plan.nvlink_gb_s * GB, plan.network_gb_s * GB
-    sent = traffic(layout, run, shape, seq_len, plan.gpus_per_node or per_node, *rates)
+    sent = traffic(layout, load.run, load.shape, load.seq_len, plan.gpus_per_node or per_node, *rates)
     return {
         "inside_gb": sent.inside / GB,
         "across_gb": sent.across / GB,
@@ -275,17 +247,8 @@ def cost(plan: PlanConfig, gpu_hours: float) -> CostEstimate:
     }
 
 
-def _memory(
-    plan: PlanConfig,
-    run: TrainConfig,
-    shape: ModelShape,
-    seq_len: int,
-    layout: Layout | None,
-    ranks: int,
-    per_node: int,
-    tuning: TuningSpec | None,
-) -> MemoryEstimate:
-    components = _needs(layout, run, shape, seq_len, ranks, tuning, gpu=plan.gpu != "CPU")
+def _memory(plan: PlanConfig, load: Workload, layout: Layout | None, ranks: int, per_node: int) -> MemoryEstimate:
+    components = load.memory_per_rank(layout, ranks, plan.gpu != "CPU")
     needed = sum(components.values())
     memory: MemoryEstimate = {
         "layout": layout.model_dump(exclude_defaults=True) if layout else None,
@@ -295,7 +258,7 @@ def _memory(
         "fits": needed <= plan.memory,
     }
     if not memory["fits"]:
-        fitting = layout_that_fits(run, shape, seq_len, plan.memory, ranks, per_node, tuning)
+        fitting = layout_that_fits(load, plan.memory, ranks, per_node)
         memory["fitting"] = None
         if fitting:
             nodes, here = nodes_of(fitting.ranks, per_node)
@@ -303,36 +266,14 @@ def _memory(
     return memory
 
 
-def _needs(
-    layout: Layout | None,
-    run: TrainConfig,
-    shape: ModelShape,
-    seq_len: int,
-    ranks: int,
-    tuning: TuningSpec | None,
-    *,
-    gpu: bool = True,
-) -> Mapping[str, int]:
-    """Returns the memory of a rank by category."""
-    if tuning:
-        return tuning_memory_per_rank(layout, run, tuning, shape, ranks, gpu)
-    return memory_per_rank(layout, run, shape, seq_len, ranks, gpu)
-
-
-def _is_fsdp(layout: Layout) -> bool:
-    return layout.tensor == layout.pipeline == 1
-
-
-def _checkpoints(
-    plan: PlanConfig, run: TrainConfig, shape: ModelShape, ranks: int, seconds: float, tuning: TuningSpec | None
-) -> CheckpointEstimate:
+def _checkpoints(plan: PlanConfig, load: Workload, ranks: int, seconds: float) -> CheckpointEstimate:
     """Returns size and frequency of checkpoints, which contain trained weights and their moments in fp32.
 
     Milestones are in the artifact; scratch contains them and the newest `keep_checkpoints`.
     """
+    run, shape = load.run, load.shape
     moments = 2 - (shape.layers * shape.layer_matrices / shape.weights["total"] if run.optim.name == "muon" else 0)
-    trained = trained_weights(tuning.lora if tuning else None, shape)
-    size = FP32 * trained * (1 + moments)
+    size = FP32 * load.trained_weights * (1 + moments)
     delay = plan.checkpoint_s or size / ranks / CHECKPOINT_BYTES_PER_S
     mtbf = plan.gpu_mtbf_hours * HOUR / ranks
     step = seconds / run.steps
@@ -378,43 +319,34 @@ def lost_share(interval_s: float, delay_s: float, restart_s: float, mtbf_s: floa
     return delay_s / interval_s + (interval_s / 2 + restart_s) / mtbf_s
 
 
-def layout_that_fits(
-    run: TrainConfig,
-    shape: ModelShape,
-    seq_len: int,
-    memory: float,
-    ranks: int,
-    per_node: int = 8,
-    tuning: TuningSpec | None = None,
-) -> Layout | None:
+def layout_that_fits(load: Workload, memory: float, ranks: int, per_node: int) -> Layout | None:
     """Returns a layout with the fewest ranks, at least `ranks`, in which a step fits into memory, or None.
+
+    A fine-tuning has layouts of FSDP on one node only.
 
     Among layouts with the same number of ranks, the one with the least pipeline parallelism, then recomputation, then
     tensor parallelism, then sharding of a pipeline's state is chosen, because each of them reduces speed.
 
     Args:
-        run: settings of the run.
-        shape: of its model.
-        seq_len: positions of a training sequence.
+        load: what is trained.
         memory: usable bytes per rank.
         ranks: minimum number of ranks; it is doubled until a layout fits.
         per_node: ranks of a full node. More ranks are on full nodes.
-        tuning: settings of a fine-tuning, which has layouts of FSDP on one node only.
     """
     ranks = ranks if ranks < per_node else math.ceil(ranks / per_node) * per_node
     while ranks <= MOST_RANKS:
         nodes, here = nodes_of(ranks, per_node)
-        if tuning and nodes > 1:
+        if load.tuning and nodes > 1:
             return None
-        candidates = [layout for layout in _candidates(ranks, here) if not tuning or _is_fsdp(layout)]
+        candidates = [one for one in _candidates(ranks, here) if not load.tuning or one.tensor == one.pipeline == 1]
         # A layout is valid if its degrees are.
         one_of = {(layout.pipeline, layout.tensor): layout for layout in candidates}
-        given = run, shape.vocab_size, seq_len, nodes, here
+        given = load.run, load.shape.vocab_size, load.seq_len, nodes, here
         valid = {degrees for degrees, layout in one_of.items() if not layout_reasons(layout, *given)}
         for layout in candidates:
             if (layout.pipeline, layout.tensor) not in valid:
                 continue
-            if sum(_needs(layout, run, shape, seq_len, ranks, tuning).values()) <= memory:
+            if sum(load.memory_per_rank(layout, ranks).values()) <= memory:
                 return layout
         ranks = 2 * ranks if 2 * ranks < per_node else math.ceil(2 * ranks / per_node) * per_node
     return None

@@ -1,10 +1,12 @@
-"""Trained weights, FLOPs and memory of a fine-tuning, from settings alone. Does not import torch.
+"""Trained weights, FLOPs and memory of a run, from settings alone. Does not import torch.
 
-The memory is that of `parallel.fit` with other weights: frozen ones have no gradient and no moments, those in 4 bits
-take 4.5 bits each and are dequantized one matrix at a time, and a frozen matrix does not store its input.
+The memory of a fine-tuning is that of `parallel.fit` with other weights: frozen ones have no gradient and no moments,
+those in 4 bits take 4.5 bits each and are dequantized one matrix at a time, and a frozen matrix does not store its
+input.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from tasks.trainer.config import LoraConfig, Target, TrainConfig, TuningSpec
 from tasks.trainer.model.shape import ModelShape, flops_per_token
@@ -15,6 +17,41 @@ NF4 = 0.5 + FP32 / 64
 """Bytes per weight in 4 bits, with its share of the scale of a block."""
 DEQUANTIZING = FP32 + 2
 """Bytes per weight while a matrix is dequantized: the result, and an index of 4 bytes per two weights."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a run trains.
+
+    Attributes:
+        run: settings of the run; of a fine-tuning, those of its loop.
+        shape: of the model; of a fine-tuning, that of the base.
+        seq_len: positions of a training sequence.
+        tuning: settings of a fine-tuning; None: a pretraining.
+    """
+
+    run: TrainConfig
+    shape: ModelShape
+    seq_len: int
+    tuning: TuningSpec | None = None
+
+    @property
+    def trained_weights(self) -> int:
+        """Number of weights that are trained."""
+        return trained_weights(self.tuning.lora if self.tuning else None, self.shape)
+
+    @property
+    def flops_per_token(self) -> float:
+        """FLOPs of forward and backward pass per token, at the sequence length."""
+        if self.tuning:
+            return tuning_flops_per_token(self.tuning, self.shape, self.seq_len)
+        return flops_per_token(self.shape, self.seq_len)
+
+    def memory_per_rank(self, layout: Layout | None, ranks: int = 1, gpu: bool = True) -> Mapping[str, int]:
+        """Returns an estimate of the peak memory of a rank, in bytes by category; arguments as for the functions."""
+        if self.tuning:
+            return tuning_memory_per_rank(layout, self.run, self.tuning, self.shape, ranks, gpu)
+        return memory_per_rank(layout, self.run, self.shape, self.seq_len, ranks, gpu)
 
 
 def matrices(shape: ModelShape) -> dict[Target, tuple[int, int]]:

@@ -11,6 +11,7 @@ from tasks.trainer.place import Layout
 from tasks.trainer.planning.config import PlanConfig
 from tasks.trainer.planning.estimate import best_interval, estimate, layout_that_fits, lost_share, nodes_of
 from tasks.trainer.planning.traffic import traffic
+from tasks.trainer.tuning.memory import Workload
 
 HOUR = 3600.0
 DELAY, RESTART = 30.0, 300.0
@@ -82,7 +83,7 @@ def test_what_the_planner_proposes_is_accepted_and_fits() -> None:
         shape = ModelShape.of(model, draw.choice((32_000, 50_304, 128_256, 50_257)))
         seq_len, per_node = draw.choice((1024, 4096, 8192, 3000)), draw.choice((1, 2, 4, 6, 8))
         memory, ranks = draw.choice((22e9, 72e9, 127e9)), draw.choice((1, 2, 8, 12, 64, 1024))
-        found = layout_that_fits(run, shape, seq_len, memory, ranks, per_node)
+        found = layout_that_fits(Workload(run, shape, seq_len), memory, ranks, per_node)
         if found is None:
             continue
         proposed += 1

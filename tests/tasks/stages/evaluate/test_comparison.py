@@ -36,6 +36,13 @@ def held_out(made: Made) -> dict[str, list]:
     return texts_of(ShardSet.open(made.shards), made.tokenizer.read("tokenizer.json").decode(), 10**9)
 
 
+def of_folder(label: str, folder: Path) -> Contender:
+    """The model of a model folder."""
+    description, tokenizer = folder / "model.json", (folder / "tokenizer.json").read_text()
+    context = json.loads(description.read_text())["seq_len"]
+    return Contender(label, str(folder), description, folder / "model.safetensors", tokenizer, context)
+
+
 def by_name(found: Sequence[Comparison]) -> dict[str, Comparison]:
     return {one.name: one for one in found}
 
@@ -52,7 +59,7 @@ def test_a_longer_training_is_better_in_total_and_by_item(
     from scipy.stats import ttest_rel  # takes a second
 
     config = EvaluateConfig(tasks=(choices(rows_in(tmp_path, QUESTIONS)),))
-    first, second = Contender.of_folder("young", young), Contender.of_artifact("old", trained, made.tokenizer)
+    first, second = of_folder("young", young), Contender.of_artifact("old", trained, made.tokenizer)
     found = by_name(compare(first, second, held_out(made), config, output_in(tmp_path)))
     inputs = {"checkpoint": trained, "shards": made.shards, "tokenizer": made.tokenizer}
     scored = run_stage_in(tmp_path, "tasks.stages.evaluate.stage", config, inputs)  # type: ignore[arg-type]
@@ -77,7 +84,7 @@ def test_a_longer_training_is_better_in_total_and_by_item(
 
 def test_a_model_is_not_better_than_itself(made: Made, trained: Artifact, model_folder: Path, tmp_path: Path) -> None:
     config = EvaluateConfig(tasks=(choices(rows_in(tmp_path, QUESTIONS)),))
-    first, second = Contender.of_folder("one", model_folder), Contender.of_artifact("two", trained, made.tokenizer)
+    first, second = of_folder("one", model_folder), Contender.of_artifact("two", trained, made.tokenizer)
     for one in compare(first, second, held_out(made), config, output_in(tmp_path)):
         assert one.difference.interval(0.95) == (0.0, 0.0), one.name
 
@@ -125,7 +132,7 @@ def test_scores_from_before_a_kill_are_reused(
     made: Made, trained: Artifact, young: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = EvaluateConfig(tasks=(choices(rows_in(tmp_path, QUESTIONS)),))
-    first, second = Contender.of_folder("young", young), Contender.of_artifact("old", trained, made.tokenizer)
+    first, second = of_folder("young", young), Contender.of_artifact("old", trained, made.tokenizer)
     whole = output_in(tmp_path / "whole")
     expected = compare(first, second, held_out(made), config, whole)
     loads, load = [], Contender.load
@@ -171,9 +178,7 @@ def test_zero_spread_gives_no_interval(differences: list[float]) -> None:
     assert paired.of_items(differences).interval(0.95) == (-math.inf, math.inf)
 
 
-def test_a_model_without_its_tokenizer_is_refused(trained: Artifact, tmp_path: Path) -> None:
+def test_a_model_without_its_tokenizer_is_refused(trained: Artifact) -> None:
     with pytest.raises(InputError, match="contains no tokenizer"):
         Contender.of_artifact("one", trained)
-    with pytest.raises(InputError, match=r"has no model\.json, model\.safetensors, tokenizer\.json"):
-        Contender.of_folder("one", tmp_path)
     assert stage.milestones(trained) == [50, 100, 150]

@@ -39,8 +39,8 @@ def test_the_losses_of_the_rows_are_those_of_the_batch(
     rows, _, kind = CASES[loss]
     trainer = trainer_of(loss, base, examples(rows, kind=kind), tmp_path)
     parts = trainer.batches.microbatches(0, trainer.replica.numbers)
-    whole = trainer.forward_backward(parts)
-    slices = slice_losses(trainer.replica, trainer.batches, ALONE, 0, parts)
+    whole = trainer.computer.gradient(parts)
+    slices = slice_losses(trainer.replica, trainer.batches, 0, parts)
     assert sum(piece.labels for piece in slices) == whole.labels
     assert sum(piece.loss for piece in slices) == pytest.approx(whole.loss * whole.labels)
 

@@ -46,7 +46,7 @@ def tune(
 
 
 def losses(artifact: Artifact) -> list[float]:
-    return [json.loads(line)["loss"] for line in artifact.read("loss.jsonl").splitlines()]
+    return artifact.table("loss.parquet")["loss"].to_pylist()
 
 
 @pytest.mark.parametrize(

@@ -118,8 +118,8 @@ def test_a_restarted_node_hands_over_the_milestones_that_are_not_in_the_store(st
 
 def test_ranks_hand_over_what_is_due_unless_a_node_is_busy_and_milestones_always(tmp_path: Path) -> None:
     copies = [CopySpec(store="s3://b", folder="a/.resume", every=4, required=required) for required in (False, True)]
-    state, disk = SimpleNamespace(), Disk(tmp_path / "checkpoints", 0, 0, 1)
-    saver = Saver(disk.root, state, Ranks(0, 1, 0), 2, (6,), disk=disk, copies=copies)
+    replica, disk = SimpleNamespace(ranks=Ranks(0, 1, 0)), Disk(tmp_path / "checkpoints", 0, 0, 1)
+    saver = Saver(disk, replica, 2, (6,), copies=copies)
     for step, busy in ((2, [False, False]), (4, [False, False]), (6, [False, True]), (7, [True, True])):
         folder = disk.root / checkpoint.name_of(step)
         folder.mkdir(parents=True)

@@ -18,9 +18,9 @@ from tasks.trainer.config import ModelConfig, TrainSpec
 from tasks.trainer.data.batches import Batches
 from tasks.trainer.data.notice import REQUEST
 from tasks.trainer.data.withheld import SliceLoss, Withheld
-from tasks.trainer.integrity.guard import (
+from tasks.trainer.integrity.guard import WINDOW
+from tasks.trainer.integrity.poison import (
     LARGEST_SHARE,
-    WINDOW,
     doubt_about,
     doubt_about_sources,
     find_suspects,
@@ -66,7 +66,7 @@ def test_a_withheld_document_does_not_reach_the_model_and_nothing_else_changes(m
     batches = trainer.batches
     rows = withhold(tmp_path, batches, range(6))
     withheld = Withheld(tmp_path, ALONE, batches, trainer.run.steps)
-    withheld.before_checkpoint(0)
+    withheld.read_request(0)
     met = 0
     for step in range(6):
         batch = batches.batch(step)

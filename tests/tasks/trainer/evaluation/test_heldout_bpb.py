@@ -21,7 +21,7 @@ from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.checkpoint import MODEL
 from tasks.trainer.config import TrainConfig, TrainSpec
 from tasks.trainer.data.heldout import heldout_documents, read
-from tasks.trainer.evaluation.bpb import bits_per_byte, document_bits
+from tasks.trainer.evaluation.bpb import document_bits
 from tasks.trainer.evaluation.items import EncodedAnswer, EncodedItem, ScoringRequest, write_encoded
 from tasks.trainer.logs import METRICS, read_metrics
 from tasks.trainer.loop import Trainer, TrainingStopped
@@ -77,7 +77,8 @@ def test_held_out_bpb_equals_the_evaluation_and_does_not_change_the_weights(made
     documents = {source: heldout_documents(ShardSet.open(made.shards), source, 10**6) for source in WEIGHTS}
     model, description = load_model(tmp_path / "measured" / "model.json", tmp_path / "measured" / MODEL)
     expected = {
-        source: bits_per_byte(some, document_bits(model, some, description["eos_id"], trainer.batches.seq_len))
+        source: math.fsum(document_bits(model, some, description["eos_id"], trainer.batches.seq_len))
+        / sum(document.n_bytes for document in some)
         for source, some in documents.items()
     }
     assert {name: found[12][f"bpb/{name}"] for name in WEIGHTS} == pytest.approx(expected, rel=1e-6)

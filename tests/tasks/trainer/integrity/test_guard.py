@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 import pytest
 
 from tasks.core.errors import InputError
-from tasks.trainer.hooks import Cause
+from tasks.trainer.gradient import Cause, Gradient
 from tasks.trainer.integrity.guard import MAX_REFUSED, MIN_LOSSES, ROLL_BACK_AFTER, WINDOW, LossGuard
 
 DATA = Cause("documents", "see them", {}, of_data=True)
@@ -40,9 +40,14 @@ def skipped_by_definition(losses: Sequence[float]) -> list[int]:
     return skipped
 
 
+def of(loss: float, norm: float = 1.0, cause: Cause | None = None) -> Gradient:
+    """A gradient of a batch with labels."""
+    return Gradient(loss, norm, 8, False, cause)
+
+
 def refused(losses: Sequence[float], guard: LossGuard | None = None) -> list[int]:
     guard = guard or LossGuard()
-    return [step for step, loss in enumerate(losses) if guard.refusal(step, loss, 1.0)]
+    return [step for step, loss in enumerate(losses) if guard.refusal(step, of(loss))]
 
 
 AT = 300
@@ -92,29 +97,29 @@ def test_where_the_data_changes_the_window_starts_empty() -> None:
     guard = LossGuard(falling(1)[-WINDOW:])
     guard.restart()
     assert refused([9.0 + loss for loss in falling(2)[-MIN_LOSSES:]], guard) == []
-    assert guard.refusal(0, 30.0, 1.0) == "loss_spike", "and is as strict as before, once it has enough losses"
+    assert guard.refusal(0, of(30.0)) == "loss_spike", "and is as strict as before, once it has enough losses"
 
 
 def test_losses_of_damaged_weights_do_not_become_the_usual_ones() -> None:
     guard = LossGuard(falling(1)[-WINDOW:])
     for step in range(MAX_REFUSED):
-        assert guard.refusal(step, 4.5, 1.0, WEIGHTS) == "loss_spike"
-    assert guard.refusal(10, 3.1, 1.0) is None
+        assert guard.refusal(step, of(4.5, cause=WEIGHTS)) == "loss_spike"
+    assert guard.refusal(10, of(3.1)) is None
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf])
 def test_a_non_finite_value_is_refused_from_the_first_step(number: float) -> None:
-    assert LossGuard().refusal(0, number, 1.0) == "loss_not_finite"
-    assert LossGuard().refusal(0, 2.0, number) == "gradient_not_finite"
+    assert LossGuard().refusal(0, of(number)) == "loss_not_finite"
+    assert LossGuard().refusal(0, of(2.0, number)) == "gradient_not_finite"
 
 
 def test_patience_counts_steps_in_a_row_and_the_last_cause_ends_the_run() -> None:
     guard = LossGuard()
     for step in range(3 * MAX_REFUSED):
-        reason = guard.refusal(step, math.nan if step % 2 else 2.0, 1.0)
+        reason = guard.refusal(step, of(math.nan if step % 2 else 2.0))
         guard.check_refused(step, reason or "", None)
     for step in range(MAX_REFUSED):
-        guard.refusal(step, math.nan, 1.0)
+        guard.refusal(step, of(math.nan))
     with pytest.raises(InputError, match=r"up to step 99 \(loss_not_finite\): documents. See them."):
         guard.check_refused(99, "loss_not_finite", DATA)
 
@@ -123,8 +128,9 @@ def test_a_guard_resumes_from_its_state() -> None:
     losses = falling(2)
     one = LossGuard()
     refused(losses[:300], one)
-    one.refusal(300, math.nan, 1.0)
-    other = LossGuard(**one.state())  # type: ignore[arg-type]
+    one.refusal(300, of(math.nan))
+    other = LossGuard()
+    other.restore(**one.state())  # type: ignore[arg-type]
     assert other.trained == 299
-    assert [one.refusal(301, x, 1.0) for x in (4.4, 3.0)] == [other.refusal(301, x, 1.0) for x in (4.4, 3.0)]
+    assert [one.refusal(301, of(x)) for x in (4.4, 3.0)] == [other.refusal(301, of(x)) for x in (4.4, 3.0)]
     assert one.state() == other.state()

@@ -4,8 +4,11 @@ A slow rank is reported once per episode; noise is not reported.
 """
 
 import json
+import math
 import random
 import socket
+from collections.abc import Iterable
+from itertools import chain, repeat
 from pathlib import Path
 
 import pytest
@@ -14,21 +17,21 @@ import torch
 from tasks.core.errors import TransientError
 from tasks.formats.tokens import marks
 from tasks.trainer.config import ModelConfig, TrainSpec
-from tasks.trainer.hooks import Gradient
+from tasks.trainer.gradient import Gradient
 from tasks.trainer.integrity import pace
 from tasks.trainer.integrity.corruption import (
     MAX_NORMS,
     MIN_NORMS,
     OUTLIER_RATIO,
     Integrity,
-    hash_of,
-    minority,
     self_test,
 )
+from tasks.trainer.integrity.guard import LossGuard
 from tasks.trainer.integrity.pace import RECENT, Pace
 from tasks.trainer.launch import failure
 from tasks.trainer.logs import FAULTS, METRICS, SKIPPED, read_metrics
 from tasks.trainer.parallel.ranks import Ranks
+from tasks.trainer.parallel.replica import hash_of, minority
 from tasks.trainer.place import Layout
 from tests.corpora import Made
 from tests.tasks.trainer.faulty import ranks_of
@@ -192,17 +195,17 @@ def test_a_non_finite_value_on_one_rank_is_refused_by_all(
 
 
 class Fixed:
-    """A replica with the gradient share given by the test."""
+    """A computer of gradients, and its replica, with the gradient share and the norms given by the test."""
 
-    def __init__(self, shares: list[float], tolerance: float = 0.0) -> None:
+    def __init__(self, shares: list[float], tolerance: float = 0.0, norms: Iterable[float] = ()) -> None:
         self.shares, self.share, self.share_tolerance = iter(shares), 0.0, tolerance
-        self.copies, self.hashes, self.peers = [], [], [0]
-        self.calls = 0
+        self.copies, self.hashes, self.peers, self.ranks = [], [], [0], Ranks(0, 1, 0)
+        self.replica, self.calls, self.norms = self, 0, iter(norms)
 
-    def forward_backward(self, parts: object, norm: float = 1.0) -> Gradient:
+    def gradient(self, parts: object) -> Gradient:
         self.share = next(self.shares)
         self.calls += 1
-        return Gradient(2.0, norm, 8, False)
+        return Gradient(2.0, next(self.norms, 1.0), 8, False)
 
 
 class Kept:
@@ -213,48 +216,53 @@ class Kept:
         self.lines.append(what)
 
 
-def alone(folder: Path, replica: Fixed, every: int) -> tuple[Integrity, Kept]:
+def alone(folder: Path, computer: Fixed, every: int) -> tuple[Integrity, Kept]:
     faults = Kept()
-    return Integrity(folder, Ranks(0, 1, 0), replica, faults, "CPU", every), faults  # type: ignore[arg-type]
+    return Integrity(folder, computer, LossGuard(), faults, "CPU", every), faults  # type: ignore[arg-type]
+
+
+def computed(integrity: Integrity, computer: Fixed, steps: int) -> list[int]:
+    """How often the gradient of each step is computed."""
+    counts = []
+    for step in range(steps):
+        before = computer.calls
+        integrity.gradient(step, {})
+        counts.append(computer.calls - before)
+    return counts
 
 
 def test_a_rank_that_never_computes_the_same_ends_the_run(tmp_path: Path) -> None:
-    replica = Fixed([1, 2, 3, 4, 5, 6])
-    integrity, faults = alone(tmp_path, replica, 5)
+    integrity, faults = alone(tmp_path, Fixed([1, 2, 3, 4, 5, 6]), 5)
     with pytest.raises(TransientError, match=r"rank 0 on .* does not compute the same gradient twice"):
-        integrity.agreed(4, replica, {})
+        integrity.gradient(4, {})
     assert len(faults.lines) == 3
 
 
 def test_with_nondeterministic_kernels_only_differences_beyond_noise_are_faults(tmp_path: Path) -> None:
-    integrity, faults = alone(tmp_path, replica := Fixed([1.0, 1.001], 0.01), 5)
-    integrity.agreed(4, replica, {})
-    assert (replica.calls, faults.lines) == (2, [])
-    integrity, faults = alone(tmp_path, replica := Fixed([1.0, 1.1, 1.0, 1.0], 0.01), 5)
-    integrity.agreed(4, replica, {})
-    assert (replica.calls, len(faults.lines)) == (4, 1)
+    integrity, faults = alone(tmp_path, computer := Fixed([1.0, 1.001], 0.01), 5)
+    integrity.gradient(4, {})
+    assert (computer.calls, faults.lines) == (2, [])
+    integrity, faults = alone(tmp_path, computer := Fixed([1.0, 1.1, 1.0, 1.0], 0.01), 5)
+    integrity.gradient(4, {})
+    assert (computer.calls, len(faults.lines)) == (4, 1)
 
 
-def test_a_gradient_is_recomputed_only_on_suspicion(tmp_path: Path) -> None:
-    norms = [1.0] * MIN_NORMS + [2.0, OUTLIER_RATIO + 1, 1.0]
-    replica = Fixed([7] * 200)
-    integrity, faults = alone(tmp_path, replica, 0)
-    doubted = [integrity.doubts(replica.forward_backward({}, norm), False) for norm in norms]
-    assert doubted == [False] * (MIN_NORMS + 1) + [True, False]
-    assert not any(integrity.due(step) for step in range(len(norms)))
-    assert integrity.doubts(replica.forward_backward({}), True)
-    integrity.agreed(len(norms), replica, {}, replica.forward_backward({}))
-    assert replica.calls == len(norms) + 1 + 3
+def test_a_gradient_is_recomputed_only_in_a_checked_step_or_on_suspicion(tmp_path: Path) -> None:
+    # The norm of a step, and of its two recomputations if it is suspicious: an outlier, or refused by the guard.
+    norms = [*[1.0] * MIN_NORMS, 2.0, *[OUTLIER_RATIO + 1] * 3, 1.0, *[math.nan] * 3, 1.0]
+    integrity, faults = alone(tmp_path, computer := Fixed([7] * 200, norms=norms), 0)
+    assert computed(integrity, computer, MIN_NORMS + 5) == [1] * (MIN_NORMS + 1) + [3, 1, 3, 1]
+    integrity, faults = alone(tmp_path, computer := Fixed([7] * 200), 4)
+    assert computed(integrity, computer, 9) == [1, 1, 1, 2, 1, 1, 1, 2, 1]
     assert faults.lines == []
 
 
 def test_a_new_level_of_norms_becomes_the_usual_one(tmp_path: Path) -> None:
-    replica = Fixed([7] * 300)
-    integrity, _ = alone(tmp_path, replica, 0)
-    norms = [1.0] * MAX_NORMS + [2.0 * OUTLIER_RATIO] * MAX_NORMS
-    doubted = [integrity.doubts(replica.forward_backward({}, norm), False) for norm in norms]
-    assert doubted[MAX_NORMS]
-    assert not any(doubted[3 * MAX_NORMS // 2 + 1 :]), "once most of the window has it"
+    high = 2.0 * OUTLIER_RATIO
+    integrity, _ = alone(tmp_path, computer := Fixed([7] * 900, norms=chain([1.0] * MAX_NORMS, repeat(high))), 0)
+    counts = computed(integrity, computer, 2 * MAX_NORMS)
+    assert counts[MAX_NORMS] == 3
+    assert counts[3 * MAX_NORMS // 2 + 1 :] == [1] * (MAX_NORMS // 2 - 1), "once most of the window has it"
 
 
 def test_every_bit_changes_the_hash() -> None:

@@ -177,7 +177,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[tuple[int, int], tuple[str
 @pytest.fixture
 def chosen(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     """Returns the logged choices of a kernel."""
-    compilation._report_kernel.cache_clear()
+    compilation._log_once.cache_clear()
     caplog.set_level("INFO", compilation.log.name)
     return lambda: [record.getMessage() for record in caplog.records if record.name == compilation.log.name]
 

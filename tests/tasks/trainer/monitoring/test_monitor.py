@@ -15,7 +15,6 @@ from tasks.core.engine import open_engine
 from tasks.core.errors import TransientError
 from tasks.core.stage import Inputs, Listener, Output
 from tasks.core.store import Store
-from tasks.formats.tokens.plan import Plan
 from tasks.stages.train import stage
 from tasks.trainer.config import InitialSpec, TrainSpec
 from tasks.trainer.monitoring import monitor, report
@@ -183,7 +182,7 @@ def test_the_page_of_a_gpu_run_states_mfu_by_both_conventions_and_the_peak(made:
     found = report.content(
         "test/checkpoint@dev",
         spec,
-        RunData.of_plan(Plan.read(spec.plan)),
+        RunData.open(spec),
         # The first step was fetched from the store, which has no clock.
         [
             {"step": 0, "loss": 3.0, "lr": 0.1, "grad_norm": 1.0, "tokens": 100},

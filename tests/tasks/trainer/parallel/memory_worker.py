@@ -43,6 +43,7 @@ def two_steps(run: TrainConfig, layout: Layout | None, vocab_size: int, seq_len:
     model: Sharded | Replicated = (
         Sharded(run, layout, vocab_size, seq_len, ranks) if layout else Replicated(run, vocab_size, ranks)
     )
+    model.initialize()
     random = np.random.default_rng(0)
     for _ in range(2):
         parts = {}

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from tasks.trainer.checkpoints import checkpoint
+from tasks.trainer.checkpoints.disks import Disk
 from tasks.trainer.checkpoints.saving import Saver
 from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
 from tasks.trainer.data.batches import Batch
@@ -64,7 +65,8 @@ def run(job: dict[str, Any], ranks: Ranks) -> dict[str, list[float]]:
         model = Replicated(settings, VOCABULARY, ranks)
     else:
         model = Sharded(settings, Layout(**job["layout"]), VOCABULARY, SEQ_LEN, ranks)
-    measured = HeldoutBpb(held_out(), model, ranks, 1, SEQ_LEN, 0)
+    model.initialize()
+    measured = HeldoutBpb(held_out(), model, 1, SEQ_LEN, 0)
     bpb = []
     first, until = job["steps"]
     if "read" in job:
@@ -79,7 +81,7 @@ def run(job: dict[str, Any], ranks: Ranks) -> dict[str, list[float]]:
         model.optimizer.step(LEARNING_RATE)
         bpb.append(measured.measure()["bpb/a"])
     if "write" in job:
-        with Saver(Path(job["write"]), model, ranks, 1, ()) as saver:
+        with Saver(Disk(Path(job["write"]), 0, ranks.rank, ranks.world), model, 1, ()) as saver:
             saver.save(until, {})
     return {"losses": losses, "norms": norms, "bpb": bpb}
 

@@ -103,12 +103,14 @@ def test_all_layers_are_one_graph_the_loss_is_another_and_both_compute_the_same(
 ) -> None:
     caplog.set_level("INFO", compilation.log.name)
     monkeypatch.setattr(compilation, "BACKEND", "eager")
-    compilation._report.cache_clear()
+    compilation._log_once.cache_clear()
     torch._dynamo.reset()
     counters.clear()
     run = config(tie=True).model_copy(update={"precision": settings.pop("precision", "fp32")})
     layouts = (Layout(**settings), Layout(**settings, compile=True))
     plain, compiled = (Sharded(run, layout, VOCABULARY, SEQ_LEN, alone) for layout in layouts)
+    for model in (plain, compiled):
+        model.initialize()
     for step in range(2):
         parts = {number: batch(step, number) for number in range(2)}
         assert compiled.forward_backward(parts)[0] == pytest.approx(plain.forward_backward(parts)[0], rel=1e-6)

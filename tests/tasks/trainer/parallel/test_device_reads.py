@@ -95,6 +95,7 @@ def test_microbatches_are_computed_without_a_read(
     model: Replicated | Sharded = Replicated(run, VOCABULARY, alone)
     if layout:
         model = Sharded(run, layout, VOCABULARY, SEQ_LEN, alone)
+    model.initialize()
     (model.chunks[0] if isinstance(model, Sharded) else model.model).kernel = varlen
     parts = {number: batch(0, number) for number in range(4)}
     expected, labels, _ = model.forward_backward(parts)

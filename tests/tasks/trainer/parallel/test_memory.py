@@ -14,6 +14,7 @@ from tasks.trainer.model.shape import SIZES, ModelShape
 from tasks.trainer.parallel.fit import memory_per_rank
 from tasks.trainer.place import Layout
 from tasks.trainer.planning.estimate import layout_that_fits
+from tasks.trainer.tuning.memory import Workload
 from tests.tasks.trainer.clean_ranks import largest_growth
 from tests.tasks.trainer.parallel.memory_worker import RUN, SEQ_LEN, VOCABULARY
 
@@ -55,7 +56,7 @@ def test_the_layout_that_fits_a_gpu_of_80_gb(size: str, gpus: int, expected: int
     given = SIZES[size]
     run = TrainConfig(model=given.model, precision="bf16", batch_size=512, microbatch=1)
     shape = ModelShape.of(given.model, given.vocab_size)
-    found = layout_that_fits(run, shape, 4096, 72e9, gpus)
+    found = layout_that_fits(Workload(run, shape, 4096), 72e9, gpus, 8)
     assert found
     assert found.ranks == expected
     assert sum(memory_per_rank(found, run, shape, 4096).values()) <= 72e9

@@ -16,7 +16,7 @@ from benchmarks.fake_ranks import fake_group
 from tasks.trainer.config import ModelConfig, TrainConfig
 from tasks.trainer.model.transformer import Transformer
 from tasks.trainer.parallel import apply, compilation
-from tasks.trainer.parallel.compilation import Decision, decide_overlap, make_tensor_asynchronous
+from tasks.trainer.parallel.compilation import Decision, decide_tensor, decide_weights, make_tensor_asynchronous
 from tasks.trainer.parallel.mesh import Mesh
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.sharded import shards_of
@@ -37,8 +37,7 @@ TENSOR = {"tensor": 4}
     ids=str,
 )
 def test_weights_are_gathered_ahead_if_they_are_sharded(layout: dict[str, int], expected: Decision) -> None:
-    found = decide_overlap(Layout(**layout), TrainConfig(), Decision(False, ""), CPU, 8, connected=False)
-    assert found.weights == expected
+    assert decide_weights(Layout(**layout)) == expected
 
 
 @pytest.mark.parametrize(
@@ -77,7 +76,7 @@ def test_tensor_parallelism_is_asynchronous_where_it_can_be(
     facts = {"compiled": True, "device": GPU, "ranks_per_node": 8, "connected": True, **given}
     facts["compiled"] = Decision(facts["compiled"], "")
     settings = TrainConfig(**{"batch_size": 8, "microbatch": 2, "precision": "bf16", **run})
-    assert decide_overlap(Layout(**layout), settings, **facts).tensor == expected
+    assert decide_tensor(Layout(**layout), settings, **facts) == expected
 
 
 def recorded(layout: Layout, *, tied: bool) -> list[str]:
@@ -208,7 +207,7 @@ def counting(found: Counter[str]) -> Any:
 
 def test_the_decision_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", compilation.log.name)
-    compilation._report_overlap.cache_clear()
+    compilation._log_once.cache_clear()
     with fake_group(0, 8):
         mesh = Mesh.of(Layout(shard=2, tensor=4), Ranks(0, 8, 0, 8))
         for _ in range(2):

@@ -30,7 +30,7 @@ def train(spec: TrainSpec, layout: Layout | None, ranks: Ranks, steps: int) -> N
     if layout is None:
         model: Replicated | Sharded = Replicated(run, tuning.vocab_size, ranks, build_tuned(spec))
     else:
-        model = Sharded(run, layout, tuning.vocab_size, tuning.seq_len, ranks, initialize=False, tuning=tuning)
+        model = Sharded(run, layout, tuning.vocab_size, tuning.seq_len, ranks, tuning)
         load_base(model.chunks[0], spec)
     random = np.random.default_rng(0)
     for _ in range(steps):

@@ -80,7 +80,7 @@ def test_texts_of_an_imported_template_begin_with_their_own_first_token(tmp_path
     batch = batches.microbatches(0, [0])[0]
     slices = batches.slices_of(0, 0)
     blank = blank_slices(batch, slices, [np.arange(len(of_row)) == 0 for of_row in slices], EOS)
-    for row, sequence in enumerate(batches._drawn(0)[::2]):
+    for row, (_, sequence) in enumerate(batches.drawn(0, 0)):
         first = sum(batches.examples[batches.examples.numbers(sequence)[0]].lengths)
         assert set(blank.tokens[row, :first].tolist()) == {EOS}
         assert set(blank.labels[row, :first].tolist()) == {IGNORED}
@@ -113,7 +113,7 @@ def test_prompt_tokens_give_exactly_zero_gradient(batches: ExampleBatches) -> No
     model.head_loss(hidden, model.head_weight, part.labels).backward()
     assert hidden.grad is not None
     unlearned = torch.ones(part.labels.shape, dtype=torch.bool)
-    for row, sequence in enumerate(batches._drawn(0)[0::2]):
+    for row, (_, sequence) in enumerate(batches.drawn(0, 0)):
         flags = np.concatenate([batches.examples[number].learned for number in batches.examples.numbers(sequence)])
         unlearned[row, : len(flags)] = torch.from_numpy(~flags)
     assert torch.equal(hidden.grad[unlearned], torch.zeros_like(hidden.grad[unlearned]))

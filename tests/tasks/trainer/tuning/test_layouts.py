@@ -67,7 +67,7 @@ def base() -> Any:
 
 
 def sharded(method: str, layout: Layout, ranks: Ranks, folder: Path) -> Sharded:
-    model = Sharded(RUN, layout, VOCABULARY, SEQ_LEN, ranks, initialize=False, tuning=tuning_of(method))
+    model = Sharded(RUN, layout, VOCABULARY, SEQ_LEN, ranks, tuning_of(method))
     folder.mkdir(exist_ok=True)
     fill(model.chunks[0], stored(base(), folder), 0)
     return model
