@@ -9,15 +9,16 @@ unigram model's by 39 % (8 sequences per step, lr 4e-3); 38 % with 4 sequences, 
 """
 
 import re
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from tasks.core.config import Config, Problems
-from tasks.core.errors import RecipeError
+from tasks.core.errors import InputError, RecipeError
 from tasks.formats.tokens.mixture import Anneal, check_weights
 from tasks.trainer.interchange.address import check_model_name
-from tasks.trainer.place import CHECK_EVERY, Layout
+from tasks.trainer.place import CHECK_EVERY, Layout, PreemptionNotice, Timeouts
 
 Target = Literal["wq", "wk", "wv", "wo", "w1", "w2", "w3"]
 TARGETS: tuple[Target, ...] = ("wq", "wk", "wv", "wo", "w1", "w2", "w3")
@@ -506,6 +507,18 @@ class TrainSpec(Config):
     """Checkpoints of steps that are multiples of this are also kept in scratch; 0: none."""
     copies: tuple[CopySpec, ...] = ()
     """Where the nodes of a gang copy their files of checkpoints to; none on a single node."""
+    timeouts: Timeouts = Timeouts()
+    """Seconds that a rank waits for the others."""
+    preemption: PreemptionNotice | None = None
+    """Source of notices that this machine will be preempted; None: SIGTERM is the notice."""
+
+    @classmethod
+    def read(cls, path: Path) -> "TrainSpec":
+        """Reads the JSON file of a spec; raises InputError if it is none."""
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path} is not a training spec ({error})") from None
 
     @property
     def data_changes(self) -> tuple[int, ...]:
