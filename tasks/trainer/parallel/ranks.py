@@ -27,6 +27,8 @@ from tasks.trainer.place import Timeouts
 ATTEMPT = "SLUICE_ATTEMPT"
 """Number of the attempt; set for ranks on several nodes, whose rendezvous is the store of node 0's agent."""
 
+DEFAULT_TIMEOUTS = Timeouts()
+
 
 @dataclass(frozen=True)
 class Ranks:
@@ -37,14 +39,15 @@ class Ranks:
     local_rank: int
     local_world: int = 1
     """Number of ranks on this node."""
-    timeouts: Timeouts = Timeouts()
+    timeouts: Timeouts = DEFAULT_TIMEOUTS
     """How long this rank waits for the others."""
 
     @classmethod
-    def from_environment(cls, timeouts: Timeouts = Timeouts()) -> "Ranks":
+    def from_environment(cls, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> "Ranks":
         """Reads the variables of torchrun (RANK, WORLD_SIZE, ..); without them, this process is the only rank."""
         names = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-        return cls(*(int(os.environ.get(name, default)) for name, default in names.items()), timeouts)
+        rank, world, local, local_world = (int(os.environ.get(name, default)) for name, default in names.items())
+        return cls(rank, world, local, local_world, timeouts)
 
     @property
     def nodes(self) -> int:
