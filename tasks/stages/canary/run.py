@@ -60,9 +60,9 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
         measured = _documents(config, inputs, plan, arm)
         spec_of = partial(_spec, config, inputs, arm, seed, measured)
         run = SupervisedRun(output, spec_of, partial(withheld_rows, inputs["shards"]), canary=True)
-        metrics = run.train()
+        lines = run.train()
         tasks = [column(task.name, metric) for task in config.scored or () for metric in items.metrics_of(task)]
-        bpb = _measured(metrics[-1], [*measured, *tasks])
+        bpb = _measured(lines[-1], [*measured, *tasks])
         target = targets(config, {source: len(documents) for source, documents in measured.items()})
         answers = {task: column(task, items.ANSWER) for task in config.tasks}
         result = {
@@ -72,7 +72,7 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
             "tokens": config.steps * config.batch_size * plan.seq_len,
             "bpb": bpb,
             "target_bpb": round(sum(weight * bpb[answers.get(name, name)] for name, weight in target.items()), 6),
-            "loss_curve": _curve(metrics),
+            "loss_curve": _curve(lines),
         }
         with output.part(RESULT, conserved=False) as part:
             with part.file(RESULT) as file:
@@ -154,8 +154,8 @@ def _measured(last: Mapping[str, Any], sources: Iterable[str]) -> dict[str, floa
     return {source: round(value, 6) for source, value in found.items()}
 
 
-def _curve(metrics: Sequence[Mapping[str, Any]]) -> list[list[float]]:
+def _curve(lines: Sequence[Mapping[str, Any]]) -> list[list[float]]:
     """Returns about `_CURVE_POINTS` pairs [step, loss] of the run, including the last one."""
-    rows = [(line["step"], line["loss"]) for line in metrics if line["loss"] is not None]
+    rows = [(line["step"], line["loss"]) for line in lines if line["loss"] is not None]
     stride = max(1, len(rows) // _CURVE_POINTS)
     return [[step, round(loss, 5)] for step, loss in rows[::-1][::stride][::-1]]

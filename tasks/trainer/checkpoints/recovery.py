@@ -248,20 +248,17 @@ class Recovery:
             stopped = isinstance(error, StoppedError | KeyboardInterrupt | SystemExit)
             for copier in self.copiers:
                 copier.location.patience_s = WAIT_S if stopped else LOST_WAIT_S
-            self.push(last=True)
+            self.push()
             raise
 
-    def push(self, last: bool = False) -> None:
-        """Copies the newest checkpoint to every location that is due, and waits. Errors do not fail the run.
-
-        Args:
-            last: the run ends; every location is due.
+    def push(self) -> None:
+        """Copies the newest checkpoint to every location, and waits. Errors do not fail the run.
 
         Raises:
             SupersededError: a later attempt has taken over the run.
         """
         self.wait()
-        self._copy(last)
+        self._copy(last=True)
         self.wait()
 
     def wait(self) -> None:
@@ -285,7 +282,7 @@ class Recovery:
             first = max((earlier for earlier in self.milestone_steps if earlier < step), default=0)
             try:
                 # A run that resumes from this copy does not repeat earlier milestones.
-                if self._has_uncommitted_milestones(step):
+                if self._uncommitted(step):
                     self.publish(step)
             except (SupersededError, OtherNodesLate) as error:
                 if isinstance(error, SupersededError):
@@ -338,9 +335,6 @@ class Recovery:
         else:
             self._report(step, message)
         self._failing.add(location.name)
-
-    def _has_uncommitted_milestones(self, step: int) -> bool:
-        return bool(self._uncommitted(step))
 
     def clear(self) -> None:
         """Removes the copies of a completed run; those in the artifact's folder are removed by its commit.

@@ -15,11 +15,11 @@ import torch
 
 from tasks.core.errors import TransientError
 from tasks.core.stage import Output
-from tasks.run.catalogue import STAGES
 from tasks.run.recipe import Recipe
 from tasks.run.runner import join_stage, run_stage
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import CopySpec, TrainSpec
+from tasks.trainer.launch import supervised
 from tasks.trainer.launch.gang import ADDRESS, NODE, NODES, Gang
 from tasks.trainer.launch.launcher import OnMetrics
 from tasks.trainer.logs import METRICS, MetricsTail
@@ -122,7 +122,7 @@ def _stage(here: StageNode, number: int, nodes: int, port: int) -> None:
     scratch = here.scratch / "scratch"
     scratch.mkdir(parents=True, exist_ok=True)
     Output.scratch = property(lambda output: str(scratch))  # type: ignore[assignment,method-assign]
-    importlib.import_module(STAGES[here.stage].module).train_local = partial(_train, here)  # type: ignore[attr-defined]
+    supervised.train_local = partial(_train, here)  # type: ignore[assignment]
     code = 0
     try:
         if number:
@@ -139,7 +139,7 @@ def _train(
     here: StageNode,
     spec: TrainSpec,
     on_metrics: OnMetrics,
-    nproc: int | None = None,
+    nproc: int = 1,
     gang: Gang | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> None:
