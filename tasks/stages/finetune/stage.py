@@ -14,7 +14,6 @@ On several nodes, every node starts this stage: node 0 runs it, and the others `
 import json
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -51,9 +50,11 @@ def run(config: FinetuneConfig, inputs: Inputs, output: Output, engine: Engine) 
         InputError: base and examples do not match, or every step was skipped.
         RecipeError: the place has a layout that fine-tuning does not support.
     """
+    _check_layout(config, output)
     examples = inputs["examples"]
     rows = partial(withheld_examples, examples)
-    run = SupervisedRun(output, partial(_spec, config, inputs), rows, recipes_of(examples))
+    run = SupervisedRun(output, partial(tuning_spec, config, inputs), rows, recipes_of(examples))
+    _check_template(examples, inputs["base"])
     initial_note = initial_model_note(inputs["base"], output)
     metrics = run.train()
     opened_examples = Examples(examples)
@@ -68,20 +69,18 @@ def run(config: FinetuneConfig, inputs: Inputs, output: Output, engine: Engine) 
 
 def join(config: FinetuneConfig, inputs: Inputs, output: Output) -> None:
     """Runs the ranks of a node other than 0; see `supervised.join`."""
-    supervised.join(output, partial(_spec, config, inputs))
+    _check_layout(config, output)
+    supervised.join(output, partial(tuning_spec, config, inputs))
 
 
 HOOKS = Hooks(join=join)
 
 
-def _spec(config: FinetuneConfig, inputs: Inputs, folder: Path, place: TrainPlace) -> TrainSpec:
-    """Returns the run; raises RecipeError for a layout that fine-tuning does not support, and as `_check_template`."""
-    for problem in unsupported_settings(place.layout, config.loss):
+def _check_layout(config: FinetuneConfig, output: Output) -> None:
+    """Raises RecipeError if fine-tuning does not support the layout of the place."""
+    for problem in unsupported_settings(TrainPlace.of(output.place).layout, config.loss):
         cause, _, remedy = problem.rpartition(": ")
         raise RecipeError(cause, remedy)
-    spec = tuning_spec(config, inputs, folder, place)
-    _check_template(inputs["examples"], inputs["base"])
-    return spec
 
 
 def _check_template(examples: Artifact, base: Artifact) -> None:
