@@ -5,8 +5,8 @@ Reads `base` (`model.json` and its last weights) and `examples`. Writes for ever
 and the log rows up to it, then `model.json`, `run.json` (the mapping of steps to sequences), `loss.jsonl` and, if
 adapters are merged, `merged/model.safetensors`. Examples of documents that are taken down before or during the run are
 blank from the next checkpoint on, and examples that spoil a step immediately (`withheld.json`). Training runs in child
-processes (`launch`); a killed stage resumes from the newest checkpoint that verifies, and writes the same bytes.
-`monitor` raises alerts during the run and sends the report page to the tracker.
+processes and is supervised (`launch.supervised`); a killed stage resumes from the newest checkpoint that verifies, and
+writes the same bytes.
 
 On several nodes, every node starts this stage: node 0 runs it, and the others `join` it, as in `tasks.stages.train`.
 """

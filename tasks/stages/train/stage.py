@@ -5,10 +5,9 @@ configured, the checkpoint with the initial weights (`tasks.trainer.model.model_
 `checkpoints/step-<nnnnnnnn>/{model.safetensors, optimizer.safetensors, state.json}` and the log rows up to it
 (`locations`), then `model.json` (architecture), `run.json` (the mapping of steps to sequences, for trace) and
 `loss.parquet`. Documents that are taken down before or during the run are blank from the next checkpoint on, and
-`withheld.json` records the step (`notice`, `withheld`). Training runs in child processes (`launch`) in the folder of
-the attempt (`fence`). A killed stage resumes from the newest checkpoint that verifies at any location (`recovery`),
-and writes the same bytes. Before the commit, the rows of every milestone and of the run are checked for completeness.
-`monitor` raises alerts during the run and sends the report page to the tracker.
+`withheld.json` records the step (`notice`, `withheld`). Training runs in child processes and is supervised
+(`launch.supervised`). A killed stage resumes from the newest checkpoint that verifies at any location, and writes the
+same bytes.
 
 On several nodes (`gang`), every node starts this stage; node 0 runs it, and the others `join` it. These write no
 output, but copy the files of their ranks to the locations of checkpoints (`node_copies`).
