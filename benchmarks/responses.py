@@ -141,7 +141,7 @@ def made(kind: str, module: str, config: Config, member: str = "", **inputs: Art
     return commit(output, module, stage.VERSION, config, refs, report)
 
 
-def train_here(spec: TrainSpec, on_metrics: OnMetrics, nproc: int, gang: None, check: Callable[[], None]) -> None:
+def train_here(spec: TrainSpec, on_metrics: OnMetrics, gang: None, check: Callable[[], None]) -> None:
     """Trains like `train_local`, in this process: a process per run would import torch for as long as it trains."""
     import torch
 

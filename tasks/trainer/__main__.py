@@ -49,7 +49,7 @@ def _train(spec: TrainSpec, out: Path, rank: int) -> int:
     from tasks.trainer.parallel.ranks import Ranks
 
     try:
-        ranks = Ranks.from_environment(spec.timeouts)
+        ranks = Ranks.from_environment(spec.place.timeouts)
         configure_torch(spec.run.threads, ranks.device)
         with ranks:
             Trainer(spec, ranks).train()

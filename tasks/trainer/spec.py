@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
 
 from tasks.core.config import nearest
 from tasks.core.errors import InputError, RecipeError
@@ -26,11 +25,9 @@ from tasks.trainer import continual
 from tasks.trainer.config import EARLIER, ShardsSpec, TrainConfig, TrainSpec
 from tasks.trainer.data import heldout
 from tasks.trainer.model.model_file import base_weights, initial_weights
-from tasks.trainer.place import TrainPlace
 from tasks.trainer.tuning.config import FinetuneConfig
 
 log = logging.getLogger("sluice.train")
-DEFAULT_PLACE = TrainPlace()
 _MONTH = re.compile(r"\d{4}-\d{2}")
 USEFUL_EPOCHS = 4.0
 """Epochs up to which repeated text is about as useful as new text (see `TrainConfig.repetition_cap`)."""
@@ -41,12 +38,7 @@ KINDS = {"sft": "instructions", "dpo": "preferences"}
 """The kind of examples that each loss reads."""
 
 
-def make_spec(
-    config: TrainConfig,
-    inputs: Inputs,
-    folder: Path,
-    place: TrainPlace = DEFAULT_PLACE,
-) -> TrainSpec:
+def make_spec(config: TrainConfig, inputs: Inputs, folder: Path) -> TrainSpec:
     """Returns the specification of a training run in a folder, into which its inputs are written.
 
     Raises:
@@ -76,16 +68,10 @@ def make_spec(
         heldout=heldout_file,
         plan=str(hold(inputs["plan"], folder / "input" / "plan")),
         out=str(folder),
-        **_of_place(place),
     )
 
 
-def tuning_spec(
-    config: FinetuneConfig,
-    inputs: Inputs,
-    folder: Path,
-    place: TrainPlace = DEFAULT_PLACE,
-) -> TrainSpec:
+def tuning_spec(config: FinetuneConfig, inputs: Inputs, folder: Path) -> TrainSpec:
     """Returns the specification of a fine-tuning run in a folder; its inputs are `examples` and `base`.
 
     Raises:
@@ -110,14 +96,7 @@ def tuning_spec(
         tuning=config.tuning_spec(summary["vocab_size"], summary["eos_id"], summary["seq_len"]),
         plan="",
         out=str(folder),
-        **_of_place(place),
     )
-
-
-def _of_place(place: TrainPlace) -> dict[str, Any]:
-    """Returns the fields of a spec that belong to the place."""
-    same = ("layout", "check_every", "timeouts", "preemption")
-    return {**{name: getattr(place, name) for name in same}, "keep_every": place.checkpoints.keep_every}
 
 
 def mix(

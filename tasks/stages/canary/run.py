@@ -43,7 +43,6 @@ from tasks.trainer.data.notice import takedown_refs
 from tasks.trainer.evaluation import items
 from tasks.trainer.launch.supervised import SupervisedRun
 from tasks.trainer.logs import BPB
-from tasks.trainer.place import TrainPlace
 from tasks.trainer.spec import make_spec, mix
 
 __all__ = ["HOOKS", "VERSION", "run"]
@@ -106,13 +105,12 @@ def _spec(
     seed: int,
     documents: Mapping[str, Sequence[HeldoutDocument]],
     folder: Path,
-    place: TrainPlace,
 ) -> TrainSpec:
     """Returns the run of an arm, which measures the documents after its last step."""
     files = Inputs({role: inputs[role] for role in ("shards", "plan")})
     training, plan = config.training(seed, arm), Plan.open(inputs["plan"])
     weights, anneal = mix(training, {source: plan.sequences[source] for source in plan.sources}, arm["weights"])
-    spec = make_spec(training, files, folder, place)
+    spec = make_spec(training, files, folder)
     path = folder / "input" / "heldout.json"
     write(path, documents)
     measuring = HeldoutConfig(every=config.steps, max_tokens=config.heldout_tokens)

@@ -25,7 +25,6 @@ from tasks.core.stage import Output
 from tasks.core.store import Store
 from tasks.trainer.checkpoints import checkpoint, copies
 from tasks.trainer.checkpoints.copies import Copier, CopyLocation, OtherNodesLate
-from tasks.trainer.checkpoints.fence import Fence
 from tasks.trainer.checkpoints.locations import Location, Milestones, Scratch, publish_milestone
 from tasks.trainer.config import CopySpec
 from tasks.trainer.logs import METRICS, Faults, proven_steps
@@ -234,7 +233,7 @@ class Recovery:
             self.keep_up(max(self.scratch.steps(), default=0))
 
     @contextmanager
-    def guarding(self, fence: Fence) -> Iterator[None]:
+    def guarding(self) -> Iterator[None]:
         """Context manager for a training. On failure, usually SIGTERM, copies the last checkpoint for another machine.
 
         A superseded attempt copies nothing, and removes its folder.
@@ -242,7 +241,7 @@ class Recovery:
         try:
             yield
         except SupersededError:
-            fence.leave()
+            shutil.rmtree(self.run, ignore_errors=True)
             raise
         except BaseException as error:
             stopped = isinstance(error, StoppedError | KeyboardInterrupt | SystemExit)

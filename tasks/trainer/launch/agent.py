@@ -61,8 +61,8 @@ def main() -> int:
         print(error, file=sys.stderr, flush=True)
         return error.exit_code
     out = Path(spec.out)
-    if spec.preemption:
-        preemption.watch(spec.preemption, partial(_handle_preemption, out))
+    if spec.place.preemption:
+        preemption.watch(spec.place.preemption, partial(_handle_preemption, out))
     if gang := Gang.from_environment():
         from tasks.trainer.launch.gang_agent import run_gang
 

@@ -59,7 +59,6 @@ def training_command(spec_path: str, nproc: int) -> list[str]:
 def train_local(
     spec: TrainSpec,
     on_metrics: OnMetrics,
-    nproc: int = 1,
     gang: Gang | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> None:
@@ -72,7 +71,6 @@ def train_local(
     Args:
         spec: the run.
         on_metrics: called with (step, values) for every step, in order, within a second; only on node 0.
-        nproc: ranks per node of the place; without a layout, a run of few microbatches has fewer.
         gang: the gang of this node; None: it is the only node.
         check: called several times a second; an exception stops the run.
 
@@ -90,7 +88,7 @@ def train_local(
     tail = MetricsTail(out / METRICS)
     with (out / LOG).open("ab") as output, (out / LOG).open("rb") as log_file, _sigterm_exits():
         log_file.seek(0, os.SEEK_END)
-        command = training_command(str(path), _ranks_for(spec, gang.nodes if gang else 1, nproc))
+        command = training_command(str(path), _ranks_for(spec, gang.nodes if gang else 1))
         try:
             code = _run(command, _environment(gang), output, partial(_poll, log_file, tail, on_metrics, check))
         finally:
@@ -206,16 +204,17 @@ def last_lines(path: Path, count: int = 3) -> str:
     return " | ".join(lines[-count:])
 
 
-def _ranks_for(spec: TrainSpec, nodes: int, nproc: int) -> int:
-    """Returns the number of ranks per node, of at most `nproc`: each rank must get as many microbatches of a step.
+def _ranks_for(spec: TrainSpec, nodes: int) -> int:
+    """Returns the number of ranks per node: each rank must get the same number of microbatches of a step.
 
     The number of ranks is not part of the fingerprint, so a small run (a canary) uses fewer ranks instead of failing. A
     layout is refused for the reasons for which a rank would refuse it.
     """
-    if spec.layout:
+    layout, nproc = spec.place.layout, spec.place.nproc
+    if layout:
         plan = Plan.read(spec.plan)
-        check_fit(spec.layout, spec.run, plan.format.vocab_size, plan.seq_len, nodes, nproc)
-        for warning in layout_warnings(spec.layout, nodes, nproc):
+        check_fit(layout, spec.run, plan.format.vocab_size, plan.seq_len, nodes, nproc)
+        for warning in layout_warnings(layout, nodes, nproc):
             log.warning("%s", warning)
         return nproc
     microbatches = spec.run.batch_size // spec.run.microbatch

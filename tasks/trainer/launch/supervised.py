@@ -31,8 +31,8 @@ from tasks.trainer.monitoring.report import loss_curve
 from tasks.trainer.place import TrainPlace
 from tasks.trainer.planning.estimate import speed_metrics
 
-SpecOf = Callable[[Path, TrainPlace], TrainSpec]
-"""Returns the spec of a run in a folder and a place; `copies` are added to it."""
+SpecOf = Callable[[Path], TrainSpec]
+"""Returns the spec of a run in a folder; `place` and `copies` are added to it."""
 
 
 class SupervisedRun:
@@ -60,15 +60,15 @@ class SupervisedRun:
     ) -> None:
         place = TrainPlace.of(output.place)
         self.output, self._canary = output, canary
-        self._place, self._gang = (place.of_canary(), None) if canary else (place, Gang.from_environment())
+        place, self._gang = (place.of_canary(), None) if canary else (place, Gang.from_environment())
         self._fence = Fence(output)
         self._fence.inherit()
         self.folder = self._fence.run
-        spec = spec_of(self.folder, self._place)
+        spec = spec_of(self.folder)
         self._milestone_steps = () if canary else spec.run.milestone_steps
         nodes = self._gang.nodes if self._gang else 1
-        self._recovery = Recovery(output, self.folder, self._milestone_steps, self._place.checkpoints, nodes)
-        self.spec = spec.model_copy(update={"copies": self._recovery.copy_specs()})
+        self._recovery = Recovery(output, self.folder, self._milestone_steps, place.checkpoints, nodes)
+        self.spec = spec.model_copy(update={"place": place, "copies": self._recovery.copy_specs()})
         known_faults = len(read_metrics(self.folder / FAULTS))
         self._recovery.restore()
         self.notice = TakedownNotice(output, rows, self.folder, recipes)
@@ -83,8 +83,8 @@ class SupervisedRun:
         """
         self.notice.update()
         try:
-            with self._recovery.guarding(self._fence):
-                train_local(self.spec, self._follow, self._place.nproc, gang=self._gang, check=self._check)
+            with self._recovery.guarding():
+                train_local(self.spec, self._follow, self._gang, self._check)
         except SupersededError:
             raise
         except BaseException as error:
@@ -140,11 +140,11 @@ def join(output: Output, spec_of: SpecOf) -> None:
     place, gang = TrainPlace.of(output.place), Gang.from_environment()
     assert gang is not None
     folder = take_folder(output, gang.node)
-    spec = spec_of(folder, place)
+    spec = spec_of(folder)
     copies = NodeCopies(output, folder, gang.nodes, spec.run.milestone_steps, place.checkpoints)
-    spec = spec.model_copy(update={"copies": copies.specs})
+    spec = spec.model_copy(update={"place": place, "copies": copies.specs})
     with copies.guarding():
-        train_local(spec, lambda step, values: None, place.nproc, gang=gang, check=copies.keep_up)
+        train_local(spec, lambda step, values: None, gang, copies.keep_up)
 
 
 def _progress_note(values: dict[str, float]) -> str:

@@ -19,7 +19,6 @@ from tasks.trainer.logs import METRICS, MetricsTail
 def train_here(
     spec: TrainSpec,
     on_metrics: OnMetrics,
-    nproc: int = 1,
     gang: Gang | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> None:

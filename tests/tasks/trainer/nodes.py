@@ -25,7 +25,7 @@ from tasks.trainer.launch.launcher import OnMetrics
 from tasks.trainer.logs import METRICS, MetricsTail
 from tasks.trainer.loop import Trainer, TrainingStopped
 from tasks.trainer.parallel.ranks import Ranks
-from tasks.trainer.place import Layout
+from tasks.trainer.place import Layout, TrainPlace
 from tests.corpora import Made
 from tests.tasks.trainer.forks import forked
 from tests.tasks.trainer.gangs import free_port
@@ -38,7 +38,7 @@ def specs(
     made: Made, folder: Path, nodes: int, layout: Layout | None, copies: Sequence[CopySpec] = (), **settings: object
 ) -> list[TrainSpec]:
     """Returns the spec of every node, each with the folder `<folder>/<node>/run`."""
-    changes = {"layout": layout, "copies": tuple(copies)}
+    changes = {"place": TrainPlace(layout=layout), "copies": tuple(copies)}
     return [
         small_spec(made, folder / str(node) / "run", **settings).model_copy(update=changes) for node in range(nodes)
     ]
@@ -139,7 +139,6 @@ def _train(
     here: StageNode,
     spec: TrainSpec,
     on_metrics: OnMetrics,
-    nproc: int = 1,
     gang: Gang | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> None:

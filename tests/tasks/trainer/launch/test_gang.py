@@ -102,7 +102,7 @@ def agents(
     started = []
     for node, mine in enumerate(settings):
         spec = small_spec(made, folder / str(node) / ("run" if layout else ""), **mine)
-        spec = spec.model_copy(update={"layout": layout, "preemption": preemption})
+        spec = spec.model_copy(update={"place": TrainPlace(layout=layout, preemption=preemption)})
         path = Path(spec.out) / "given.json"
         path.write_text(canonical_json(spec))
         environment = {**os.environ, **place, NODE: str(node)}

@@ -60,7 +60,9 @@ def test_a_preempted_stage_saves_and_exits_like_after_sigterm(
 
 @pytest.mark.soak
 def test_a_preempted_agent_of_two_ranks_exits_with_143(made: Made, server: MetadataServer, tmp_path: Path) -> None:
-    spec = small_spec(made, tmp_path, **ENDLESS).model_copy(update={"preemption": notice(server, "gcp")})
+    spec = small_spec(made, tmp_path, **ENDLESS).model_copy(
+        update={"place": TrainPlace(preemption=notice(server, "gcp"))}
+    )
     path = tmp_path / "given.json"
     path.write_text(canonical_json(spec))
     # A proxy that does not exist: requests are direct.

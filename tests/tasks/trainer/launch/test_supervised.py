@@ -33,21 +33,11 @@ def run_in(
 
 
 def test_the_ranks_read_the_settings_of_the_place_and_those_of_a_canary_no_layout(made: Made, tmp_path: Path) -> None:
-    timeouts, notice = Timeouts(step_s=7), PreemptionNotice(provider="aws")
-    place = TrainPlace(
-        nproc=2,
-        layout=Layout(shard=2),
-        check_every=9,
-        timeouts=timeouts,
-        checkpoints=CheckpointLocations(keep_every=5),
-        preemption=notice,
-    )
-    spec = run_in(made, tmp_path / "run", Tracker(), place).spec
-    assert (spec.layout, spec.check_every, spec.keep_every) == (Layout(shard=2), 9, 5)
-    assert (spec.timeouts, spec.preemption) == (timeouts, notice)
-    spec = run_in(made, tmp_path / "canary", Tracker(), place, canary=True).spec
-    assert (spec.layout, spec.check_every, spec.keep_every) == (None, TrainPlace().check_every, 0)
-    assert (spec.timeouts, spec.preemption) == (timeouts, notice)
+    of_both = TrainPlace(nproc=2, timeouts=Timeouts(step_s=7), preemption=PreemptionNotice(provider="aws"))
+    of_run = {"layout": Layout(shard=2), "check_every": 9, "checkpoints": CheckpointLocations(keep_every=5)}
+    place = of_both.model_copy(update=of_run)
+    assert run_in(made, tmp_path / "run", Tracker(), place).spec.place == place
+    assert run_in(made, tmp_path / "canary", Tracker(), place, canary=True).spec.place == of_both
 
 
 @pytest.mark.parametrize(("canary", "steps"), [(False, [-1, 0, 3, 6, 9]), (True, [-1])])
