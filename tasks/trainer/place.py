@@ -11,9 +11,6 @@ from pydantic import Field, field_validator
 
 from tasks.core.config import Config, require_absolute
 
-CHECK_EVERY = 200
-"""Default number of steps between two checks of the ranks' gradient contributions."""
-
 
 class Layout(Config):
     """Degrees of parallelism, whose product is the number of ranks.
@@ -147,7 +144,7 @@ class TrainPlace(Config):
     """How the ranks of a training run share model and batch; None if each rank has the whole model. Canaries ignore
     it."""
 
-    check_every: int = Field(default=CHECK_EVERY, ge=0)
+    check_every: int = Field(default=200, ge=0)
     """Steps between two checks for silent corruption, in which ranks recompute one another's share of the gradient. A
     step with a check takes about twice as long. 0: check only on suspicion."""
 
