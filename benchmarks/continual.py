@@ -27,7 +27,7 @@ import json
 import resource
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -54,8 +54,7 @@ from tasks.run.recipe import Recipe
 from tasks.run.runner import run_stage
 from tasks.stages.consolidate.stage import KEPT_SCHEMA
 from tasks.stages.tokens import EncodeConfig, PackConfig, TokenizerConfig
-from tasks.trainer.config import ContinualConfig, InitialSpec, ModelConfig, ReplayConfig, TrainConfig, TrainSpec
-from tasks.trainer.launch.launcher import OnMetrics
+from tasks.trainer.config import ContinualConfig, InitialSpec, ModelConfig, ReplayConfig, TrainConfig
 from tests.tasks.run.monthly.simulated import a_month_passes
 from tests.tasks.stages.crawl.site import Site
 
@@ -237,11 +236,7 @@ def steps_from_nothing(plan: Artifact) -> int:
 
 def trained(version: str, config: TrainConfig, **inputs: Artifact) -> Artifact:
     """Returns a checkpoint, trained in this process unless it exists."""
-
-    def train(spec: TrainSpec, on_metrics: OnMetrics, gang: None, check: Callable[[], None]) -> None:
-        train_here(spec, on_metrics, check)
-
-    with patch("tasks.stages.train.stage.train_local", train):
+    with patch("tasks.trainer.launch.supervised.train_local", train_here):
         return made("checkpoint", version, "tasks.stages.train.stage", config, **inputs)
 
 

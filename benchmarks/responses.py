@@ -141,7 +141,7 @@ def made(kind: str, module: str, config: Config, member: str = "", **inputs: Art
     return commit(output, module, stage.VERSION, config, refs, report)
 
 
-def train_here(spec: TrainSpec, on_metrics: OnMetrics, check: Callable[[], None]) -> None:
+def train_here(spec: TrainSpec, on_metrics: OnMetrics, gang: None, check: Callable[[], None]) -> None:
     """Trains like `train_local`, in this process: a process per run would import torch for as long as it trains."""
     import torch
 
@@ -202,7 +202,7 @@ def measured(run: Run, designed: Artifact, shards: Artifact, plan: Artifact) -> 
     """Returns a row of the data set, from a run that is trained unless it has been."""
     settings = config()
     member = f"arm-{run.arm}-seed-{run.seed}"
-    with patch("tasks.stages.canary.run.train_local", train_here):
+    with patch("tasks.trainer.launch.supervised.train_local", train_here):
         inputs = {"arms": designed, "shards": shards, "plan": plan}
         trained = made("canary", "tasks.stages.canary.run", settings, member, **inputs)
     result = json.loads(trained.read(RESULT))

@@ -61,7 +61,7 @@ def stage_pod(recipe: Recipe, stage: str) -> k8s.V1Pod:
         api_version="v1",
         kind="Pod",
         metadata=k8s.V1ObjectMeta(namespace=place.namespace, labels=stage_labels(recipe, stage, place)),
-        spec=_spec(recipe, place),
+        spec=_spec(place),
     )
     if place.template:
         template = _template(recipe, place)
@@ -90,13 +90,13 @@ def manifest(pod: k8s.V1Pod) -> dict[str, Any]:
     return body
 
 
-def _spec(recipe: Recipe, place: KubernetesPlace) -> k8s.V1PodSpec:
+def _spec(place: KubernetesPlace) -> k8s.V1PodSpec:
     container = k8s.V1Container(
         name=CONTAINER,
         image=place.image,
         image_pull_policy="IfNotPresent",
         command=["python", "-u"],
-        env=[k8s.V1EnvVar(name=name, value=value) for name, value in _environment(recipe, place).items()],
+        env=[k8s.V1EnvVar(name=name, value=value) for name, value in _environment(place).items()],
         env_from=[k8s.V1EnvFromSource(secret_ref=k8s.V1SecretEnvSource(name=name)) for name in place.secrets],
         resources=_resources(place),
         # The last lines of the log become the termination message, which names the error if the log cannot be read.
@@ -116,9 +116,8 @@ def _spec(recipe: Recipe, place: KubernetesPlace) -> k8s.V1PodSpec:
     )
 
 
-def _environment(recipe: Recipe, place: KubernetesPlace) -> dict[str, str]:
+def _environment(place: KubernetesPlace) -> dict[str, str]:
     return {
-        "SLUICE_NPROC": str(recipe.place.train.nproc),
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(place.grace_s - SAVE_MARGIN_S),
         "PYTHONUNBUFFERED": "1",
         **place.env,

@@ -7,7 +7,6 @@ of a gang join a stage (`join_stage`): they read the same inputs, decide with th
 
 import json
 import logging
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -29,7 +28,7 @@ from tasks.run.result import StageResult
 from tasks.run.tracking import Message, TrackingContext, describe
 from tasks.run.tracking.outbox import keep_message, send_messages
 from tasks.run.tracking.send import StageRun
-from tasks.trainer.place import PREEMPTION_VARIABLE, RANKS_VARIABLE, TIMEOUTS_VARIABLE, TrainPlace
+from tasks.trainer.place import TrainPlace
 
 log = logging.getLogger("sluice.runner")
 
@@ -171,7 +170,7 @@ def _run(recipe: Recipe, resolved: ResolvedStage, output: Output, on_dask: bool)
     started = datetime.now(UTC)
     log.info("[%s] running %s, fingerprint %s", resolved.address, resolved.spec.name, resolved.fingerprint[:16])
     address = expand_env(recipe.place.dask.address) if on_dask else ""
-    with training_environment(recipe.place.train), open_engine(address, recipe.place.workers) as engine:
+    with open_engine(address, recipe.place.workers) as engine:
         report = resolved.module.run(resolved.config, resolved.inputs, output, engine)
     refs = (*resolved.refs, *resolved.named_only)
     artifact = commit(output, resolved.spec.name, resolved.module.VERSION, resolved.config, refs, report, started)
@@ -181,24 +180,6 @@ def _run(recipe: Recipe, resolved: ResolvedStage, output: Output, on_dask: bool)
 
 def _expanded(place: TrainPlace) -> TrainPlace:
     return place.model_copy(update={"checkpoints": expand_all(place.checkpoints)})
-
-
-@contextmanager
-def training_environment(place: TrainPlace) -> Iterator[None]:
-    """Sets the environment variables that the processes of a training run read, if not set yet (in a pod they are).
-
-    They are removed on exit, because the next recipe in this process may have another place.
-    """
-    settings = {TIMEOUTS_VARIABLE: place.timeouts, PREEMPTION_VARIABLE: place.preemption}
-    variables = {RANKS_VARIABLE: str(place.nproc)}
-    variables |= {name: setting.model_dump_json() for name, setting in settings.items() if setting}
-    added = {name: value for name, value in variables.items() if name not in os.environ}
-    os.environ.update(added)
-    try:
-        yield
-    finally:
-        for name in added:
-            os.environ.pop(name, None)
 
 
 def result_of(artifact: Artifact, version: str, *, skipped: bool) -> StageResult:
@@ -303,8 +284,7 @@ def join_stage(
         log.info("[%s] adopted from version %s: there is nothing to join", resolved.address, source_version)
     elif join := Hooks.of(resolved.module).join:
         log.info("[%s] joining %s, fingerprint %s", resolved.address, stage, resolved.fingerprint[:16])
-        with training_environment(recipe.place.train):
-            place = _expanded(recipe.place.train)
-            join(resolved.config, resolved.inputs, Output(store, resolved.address, resolved.fingerprint, place=place))
+        place = _expanded(recipe.place.train)
+        join(resolved.config, resolved.inputs, Output(store, resolved.address, resolved.fingerprint, place=place))
     else:
         log.info("[%s] the stage %s runs on node 0 alone", resolved.address, stage)

@@ -30,11 +30,10 @@ def main() -> int:
     parser.add_argument("--spec", type=Path, required=True, help="JSON file of a TrainSpec")
     rank = int(os.environ.get("RANK", "0"))
     logging.basicConfig(level=logging.INFO, format=f"[rank {rank}] %(levelname)s %(message)s", stream=sys.stderr)
-    path = parser.parse_args().spec
     try:
-        spec = TrainSpec.model_validate_json(path.read_bytes())
-    except (OSError, ValueError) as error:
-        logging.error("%s", InputError(f"{path} is not a training spec ({error})"))
+        spec = TrainSpec.read(parser.parse_args().spec)
+    except InputError as error:
+        logging.error("%s", error)
         return CONFIGURATION_ERROR
     out = Path(spec.out)
     out.mkdir(parents=True, exist_ok=True)
@@ -50,7 +49,7 @@ def _train(spec: TrainSpec, out: Path, rank: int) -> int:
     from tasks.trainer.parallel.ranks import Ranks
 
     try:
-        ranks = Ranks.from_environment()
+        ranks = Ranks.from_environment(spec.place.timeouts)
         configure_torch(spec.run.threads, ranks.device)
         with ranks:
             Trainer(spec, ranks).train()

@@ -9,15 +9,16 @@ unigram model's by 39 % (8 sequences per step, lr 4e-3); 38 % with 4 sequences, 
 """
 
 import re
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from tasks.core.config import Config, Problems
-from tasks.core.errors import RecipeError
+from tasks.core.errors import InputError, RecipeError
 from tasks.formats.tokens.mixture import Anneal, check_weights
 from tasks.trainer.interchange.address import check_model_name
-from tasks.trainer.place import CHECK_EVERY, Layout
+from tasks.trainer.place import TrainPlace
 
 Target = Literal["wq", "wk", "wv", "wo", "w1", "w2", "w3"]
 TARGETS: tuple[Target, ...] = ("wq", "wk", "wv", "wo", "w1", "w2", "w3")
@@ -497,15 +498,19 @@ class TrainSpec(Config):
     """Local folder with `summary.json` and the files of its parts."""
     out: str
     """Local folder for checkpoints, metrics and logs; only one run writes to it at a time."""
-    layout: Layout | None = None
-    """How ranks share the work; None: each rank has the whole model and computes some of the microbatches, with a
-    result that is bit-identical to that of one rank."""
-    check_every: int = CHECK_EVERY
-    """Steps between two checks of the ranks' gradient contributions (`integrity.corruption`); 0: only on suspicion."""
-    keep_every: int = 0
-    """Checkpoints of steps that are multiples of this are also kept in scratch; 0: none."""
+    place: TrainPlace = TrainPlace()
+    """How ranks share the work and wait for one another; no part of the run's identity. Without a layout, the result is
+    bit-identical to that of one rank."""
     copies: tuple[CopySpec, ...] = ()
     """Where the nodes of a gang copy their files of checkpoints to; none on a single node."""
+
+    @classmethod
+    def read(cls, path: Path) -> "TrainSpec":
+        """Reads the JSON file of a spec; raises InputError if it is none."""
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path} is not a training spec ({error})") from None
 
     @property
     def data_changes(self) -> tuple[int, ...]:

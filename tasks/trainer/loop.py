@@ -72,7 +72,7 @@ class Trainer:
         self.out = Path(spec.out)
         self.batches = open_data(spec)
         self.faults = Faults(self.out, ranks.rank == 0)
-        if spec.layout is None:
+        if spec.place.layout is None:
             check_ranks(self.run, ranks.world)
         self.layout = self._layout()
         self.disk = Disk.find(self.out, ranks)
@@ -91,7 +91,7 @@ class Trainer:
         self.withheld = Withheld(self.out, ranks, self.batches, self.run.steps, self._resume(newest))
         self.computer = GradientComputer(self.replica, self.run.optim.clip, self.batches, self.withheld)
         device = f"{self.telemetry.device} {processor()}"
-        self.integrity = Integrity(self.out, self.computer, self.guard, self.faults, device, spec.check_every)
+        self.integrity = Integrity(self.out, self.computer, self.guard, self.faults, device, spec.place.check_every)
         self.search = PoisonSearch(self.integrity, self.guard, self.computer, self.run.steps, self.faults)
         self.observers = self._observers()
         if self._is_spread and not any(copy.required for copy in spec.copies):
@@ -123,9 +123,9 @@ class Trainer:
 
         On GPUs the default is to shard it over the GPUs of a node, and to replicate it over nodes.
         """
-        if self.spec.layout is None and self.ranks.device.type == "cuda":
+        if self.spec.place.layout is None and self.ranks.device.type == "cuda":
             return Layout(replicate=self.ranks.nodes, shard=self.ranks.local_world)
-        return self.spec.layout
+        return self.spec.place.layout
 
     @property
     def _is_spread(self) -> bool:
@@ -277,7 +277,7 @@ class Trainer:
             self.replica,
             self.run.keep_checkpoints,
             self.run.milestone_steps,
-            keep_every=self.spec.keep_every,
+            keep_every=self.spec.place.checkpoints.keep_every,
             copies=self.spec.copies,
         )
 

@@ -1,23 +1,15 @@
 """Settings of a training that belong to the place: ranks and layout, checks, timeouts, checkpoints, preemption.
 
 They are not part of a run's identity: under every layout a step has the same batch, and its gradient is equal up to
-rounding. A stage reads them from its output (`TrainPlace.of`), and the processes of its run read ranks, timeouts and
-preemption from environment variables. Imports only pydantic, so that the Airflow dag-processor can load it.
+rounding. A stage reads them from its output (`TrainPlace.of`), and the processes of its run from their `TrainSpec`.
+Imports only pydantic, so that the Airflow dag-processor can load it.
 """
 
-import os
-from typing import Literal, TypeVar
+from typing import Literal
 
 from pydantic import Field, field_validator
 
 from tasks.core.config import Config, require_absolute
-from tasks.core.errors import RecipeError
-
-CHECK_EVERY = 200
-"""Default number of steps between two checks of the ranks' gradient contributions."""
-RANKS_VARIABLE, TIMEOUTS_VARIABLE, PREEMPTION_VARIABLE = "SLUICE_NPROC", "SLUICE_TIMEOUTS", "SLUICE_PREEMPTION"
-"""Ranks per node, and Timeouts and PreemptionNotice as JSON, if any: the processes of a run read them."""
-C = TypeVar("C", bound=Config)
 
 
 class Layout(Config):
@@ -145,14 +137,14 @@ class TrainPlace(Config):
     where: Literal["local", "kubernetes"] = "local"
     """"local": torchrun on the Airflow worker; "kubernetes": a GPU pod."""
 
-    nproc: int = 1
-    """Ranks per node."""
+    nproc: int = Field(default=1, ge=1)
+    """Ranks per node; the variable PET_NPROC_PER_NODE of a pod replaces it."""
 
     layout: Layout | None = None
     """How the ranks of a training run share model and batch; None if each rank has the whole model. Canaries ignore
     it."""
 
-    check_every: int = Field(default=CHECK_EVERY, ge=0)
+    check_every: int = Field(default=200, ge=0)
     """Steps between two checks for silent corruption, in which ranks recompute one another's share of the gradient. A
     step with a check takes about twice as long. 0: check only on suspicion."""
 
@@ -170,27 +162,6 @@ class TrainPlace(Config):
         """Returns the place of an `Output`; the default one if it has none."""
         return place if isinstance(place, cls) else cls()
 
-
-def ranks_here() -> int:
-    """Returns the number of ranks per node; raises RecipeError if it is not a positive number."""
-    configured = os.environ.get("PET_NPROC_PER_NODE") or os.environ.get(RANKS_VARIABLE) or "1"
-    if not configured.isdecimal() or int(configured) < 1:
-        raise RecipeError(
-            f'"{configured}" is not a number of ranks', "set [place.train] nproc, or PET_NPROC_PER_NODE of the pod"
-        )
-    return int(configured)
-
-
-def timeouts_here() -> Timeouts:
-    """Returns the timeouts between ranks."""
-    return _configured(Timeouts, TIMEOUTS_VARIABLE) or Timeouts()
-
-
-def preemption_here() -> PreemptionNotice | None:
-    """Returns the settings for preemption notices; None: there are none."""
-    return _configured(PreemptionNotice, PREEMPTION_VARIABLE)
-
-
-def _configured(kind: type[C], name: str) -> C | None:
-    text = os.environ.get(name)
-    return kind.model_validate_json(text) if text else None
+    def of_canary(self) -> "TrainPlace":
+        """Returns the place of a canary: without a layout, and with the default checks and locations of checkpoints."""
+        return TrainPlace(nproc=self.nproc, timeouts=self.timeouts, preemption=self.preemption)

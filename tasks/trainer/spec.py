@@ -25,7 +25,6 @@ from tasks.trainer import continual
 from tasks.trainer.config import EARLIER, ShardsSpec, TrainConfig, TrainSpec
 from tasks.trainer.data import heldout
 from tasks.trainer.model.model_file import base_weights, initial_weights
-from tasks.trainer.place import CHECK_EVERY, Layout
 from tasks.trainer.tuning.config import FinetuneConfig
 
 log = logging.getLogger("sluice.train")
@@ -39,15 +38,8 @@ KINDS = {"sft": "instructions", "dpo": "preferences"}
 """The kind of examples that each loss reads."""
 
 
-def make_spec(
-    config: TrainConfig,
-    inputs: Inputs,
-    scratch: Path,
-    layout: Layout | None = None,
-    check_every: int = CHECK_EVERY,
-    keep_every: int = 0,
-) -> TrainSpec:
-    """Returns the specification of a training run.
+def make_spec(config: TrainConfig, inputs: Inputs, folder: Path) -> TrainSpec:
+    """Returns the specification of a training run in a folder, into which its inputs are written.
 
     Raises:
         InputError: the plan was packed from other shards, the initial weights belong to another model or tokenizer, or
@@ -65,7 +57,7 @@ def make_spec(
     weights, anneal = _mixture(config, plan, inputs)
     heldout_file = ""
     if config.heldout:
-        heldout_file = str(scratch / "input" / "heldout.json")
+        heldout_file = str(folder / "input" / "heldout.json")
         heldout.write(Path(heldout_file), heldout.heldout_by_source(ShardSet.open(shards), config.heldout.max_tokens))
     return TrainSpec(
         run=config,
@@ -74,31 +66,13 @@ def make_spec(
         initial=initial,
         shards=ShardsSpec(store=shards.store.root, artifact=str(shards.address), content=shards.record.content),
         heldout=heldout_file,
-        plan=str(hold(inputs["plan"], scratch / "input" / "plan")),
-        out=str(scratch),
-        layout=layout,
-        check_every=check_every,
-        keep_every=keep_every,
+        plan=str(hold(inputs["plan"], folder / "input" / "plan")),
+        out=str(folder),
     )
 
 
-def tuning_spec(
-    config: FinetuneConfig,
-    inputs: Inputs,
-    out: Path,
-    check_every: int,
-    keep_every: int,
-    layout: Layout | None = None,
-) -> TrainSpec:
-    """Returns the specification of a fine-tuning run.
-
-    Args:
-        config: settings.
-        inputs: `examples` and `base`.
-        out: folder of the run.
-        check_every: see `TrainSpec`.
-        keep_every: see `TrainSpec`.
-        layout: see `TrainSpec`.
+def tuning_spec(config: FinetuneConfig, inputs: Inputs, folder: Path) -> TrainSpec:
+    """Returns the specification of a fine-tuning run in a folder; its inputs are `examples` and `base`.
 
     Raises:
         InputError: the base does not exist or has another tokenizer, or the examples are of the wrong kind.
@@ -121,10 +95,7 @@ def tuning_spec(
         initial=initial,
         tuning=config.tuning_spec(summary["vocab_size"], summary["eos_id"], summary["seq_len"]),
         plan="",
-        out=str(out),
-        layout=layout,
-        check_every=check_every,
-        keep_every=keep_every,
+        out=str(folder),
     )
 
 

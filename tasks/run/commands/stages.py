@@ -43,9 +43,11 @@ def _run(options: argparse.Namespace) -> None:
     from tasks.run.place import expand_env
     from tasks.run.runner import join_stage, run_stage
     from tasks.run.tracking import SHELL, TrackingContext
-    from tasks.trainer.launch.gang import node_of
+    from tasks.trainer.launch.gang import node_of, nproc_of
 
     recipe, version = recipe_of(options), options.version
+    if nproc := nproc_of():
+        recipe = recipe.override({"place.train.nproc": nproc})
     if options.stage == "takedown":
         version, request = _request(options)
         recipe = recipe.override(request)

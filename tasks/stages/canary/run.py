@@ -23,6 +23,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -36,14 +37,12 @@ from tasks.formats.tokens.shard import FOLDER as SHARDS
 from tasks.formats.tokens.shard import HELDOUT, ShardSet
 from tasks.stages.canary import CanaryConfig, heldout
 from tasks.stages.canary.registration import ARMS, HOOKS, RESULT, Arm, column, parse_member, targets
-from tasks.trainer.checkpoints.fence import Fence
-from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import HeldoutConfig, TrainSpec
 from tasks.trainer.data.heldout import HeldoutDocument, heldout_documents, write
-from tasks.trainer.data.notice import TakedownNotice, takedown_refs
+from tasks.trainer.data.notice import takedown_refs
 from tasks.trainer.evaluation import items
-from tasks.trainer.launch.launcher import train_local
-from tasks.trainer.logs import BPB, METRICS, read_metrics
+from tasks.trainer.launch.supervised import SupervisedRun
+from tasks.trainer.logs import BPB
 from tasks.trainer.spec import make_spec, mix
 
 __all__ = ["HOOKS", "VERSION", "run"]
@@ -57,17 +56,12 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
         arm_name, seed = parse_member(output.member)
         arm = _arm(inputs, arm_name)
         plan = Plan.open(inputs["plan"])
-        fence = Fence(output)
-        fence.inherit()
-        recovery = Recovery(output, fence.run, ())
-        recovery.restore()
         measured = _documents(config, inputs, plan, arm)
-        spec = _spec(config, inputs, fence.run, arm, seed, measured)
-        notice = TakedownNotice(output, partial(withheld_rows, inputs["shards"]), fence.run)
-        notice.update()
-        _train(spec, output, recovery, fence)
+        spec_of = partial(_spec, config, inputs, arm, seed, measured)
+        run = SupervisedRun(output, spec_of, partial(withheld_rows, inputs["shards"]), canary=True)
+        lines = run.train()
         tasks = [column(task.name, metric) for task in config.scored or () for metric in items.metrics_of(task)]
-        bpb = _measured(Path(spec.out), [*measured, *tasks])
+        bpb = _measured(lines[-1], [*measured, *tasks])
         target = targets(config, {source: len(documents) for source, documents in measured.items()})
         answers = {task: column(task, items.ANSWER) for task in config.tasks}
         result = {
@@ -77,12 +71,12 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
             "tokens": config.steps * config.batch_size * plan.seq_len,
             "bpb": bpb,
             "target_bpb": round(sum(weight * bpb[answers.get(name, name)] for name, weight in target.items()), 6),
-            "loss_curve": _curve(Path(spec.out)),
+            "loss_curve": _curve(lines),
         }
         with output.part(RESULT, conserved=False) as part:
             with part.file(RESULT) as file:
                 file.write(json.dumps(result, indent=1, sort_keys=True).encode() + b"\n")
-            if content := notice.marks_content():
+            if content := run.notice.marks_content():
                 with part.file(marks.FILE) as file:
                     file.write(content)
             part.metric("target_bpb", float(result["target_bpb"]))
@@ -107,36 +101,25 @@ def _arm(inputs: Inputs, name: str) -> Arm:
 def _spec(
     config: CanaryConfig,
     inputs: Inputs,
-    run: Path,
     arm: Arm,
     seed: int,
     documents: Mapping[str, Sequence[HeldoutDocument]],
+    folder: Path,
 ) -> TrainSpec:
     """Returns the run of an arm, which measures the documents after its last step."""
     files = Inputs({role: inputs[role] for role in ("shards", "plan")})
     training, plan = config.training(seed, arm), Plan.open(inputs["plan"])
     weights, anneal = mix(training, {source: plan.sequences[source] for source in plan.sources}, arm["weights"])
-    spec = make_spec(training, files, run)
-    path = run / "input" / "heldout.json"
+    spec = make_spec(training, files, folder)
+    path = folder / "input" / "heldout.json"
     write(path, documents)
     measuring = HeldoutConfig(every=config.steps, max_tokens=config.heldout_tokens)
     changed = {"run": training.model_copy(update={"heldout": measuring}), "heldout": str(path)}
     if config.scored:
-        file = run / "input" / "tasks.json"
+        file = folder / "input" / "tasks.json"
         items.write_encoded(file, _items(config, inputs, plan))
         changed["tasks"] = str(file)
     return spec.model_copy(update={"weights": weights, "anneal": anneal, **changed})
-
-
-def _train(spec: TrainSpec, output: Output, recovery: Recovery, fence: Fence) -> None:
-    def follow(step: int, values: dict[str, float]) -> None:
-        output.log_metrics(step, values)
-        output.progress(step + 1, spec.run.steps, f"loss {values['loss']:.3f}" if "loss" in values else "step skipped")
-        if step % spec.run.checkpoint_every == 0:
-            recovery.push()
-
-    with recovery.guarding(fence):
-        train_local(spec, follow, check=fence.check_now_and_then)
 
 
 def _documents(config: CanaryConfig, inputs: Inputs, plan: Plan, arm: Arm) -> dict[str, list[HeldoutDocument]]:
@@ -158,9 +141,8 @@ def _items(config: CanaryConfig, inputs: Inputs, plan: Plan) -> dict[str, list[i
     return {task.name: items.encoded(task, tokenizer, plan.format.eos_id, plan.seq_len) for task in config.scored or ()}
 
 
-def _measured(out: Path, sources: Iterable[str]) -> dict[str, float]:
-    """Returns the bits per byte of every source, and of metrics of tasks, after the last step, from the run's log."""
-    last = read_metrics(out / METRICS)[-1]
+def _measured(last: Mapping[str, Any], sources: Iterable[str]) -> dict[str, float]:
+    """Returns the bits per byte of every source, and of metrics of tasks, from the log line of the last step."""
     found = {source: last[f"{BPB}/{source}"] for source in sorted(sources)}
     if infinite := [source for source, value in found.items() if value is None]:
         raise RecipeError(
@@ -170,8 +152,8 @@ def _measured(out: Path, sources: Iterable[str]) -> dict[str, float]:
     return {source: round(value, 6) for source, value in found.items()}
 
 
-def _curve(out: Path) -> list[list[float]]:
+def _curve(lines: Sequence[Mapping[str, Any]]) -> list[list[float]]:
     """Returns about `_CURVE_POINTS` pairs [step, loss] of the run, including the last one."""
-    rows = [(line["step"], line["loss"]) for line in read_metrics(out / METRICS) if line["loss"] is not None]
+    rows = [(line["step"], line["loss"]) for line in lines if line["loss"] is not None]
     stride = max(1, len(rows) // _CURVE_POINTS)
     return [[step, round(loss, 5)] for step, loss in rows[::-1][::stride][::-1]]

@@ -5,8 +5,8 @@ Reads `base` (`model.json` and its last weights) and `examples`. Writes for ever
 and the log rows up to it, then `model.json`, `run.json` (the mapping of steps to sequences), `loss.parquet` and, if
 adapters are merged, `merged/model.safetensors`. Examples of documents that are taken down before or during the run are
 blank from the next checkpoint on, and examples that spoil a step immediately (`withheld.json`). Training runs in child
-processes (`launch`); a killed stage resumes from the newest checkpoint that verifies, and writes the same bytes.
-`monitor` raises alerts during the run and sends the report page to the tracker.
+processes and is supervised (`launch.supervised`); a killed stage resumes from the newest checkpoint that verifies, and
+writes the same bytes.
 
 On several nodes, every node starts this stage: node 0 runs it, and the others `join` it, as in `tasks.stages.train`.
 """
@@ -14,7 +14,6 @@ On several nodes, every node starts this stage: node 0 runs it, and the others `
 import json
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -22,7 +21,7 @@ from tokenizers import Tokenizer
 from tasks.core.artifact import Artifact
 from tasks.core.config import canonical_json
 from tasks.core.engine import Engine
-from tasks.core.errors import InputError, RecipeError, SupersededError
+from tasks.core.errors import InputError, RecipeError
 from tasks.core.stage import Inputs, Output, Part, Report
 from tasks.formats.documents.examples import SUMMARY, Examples
 from tasks.formats.hooks import Hooks
@@ -31,21 +30,12 @@ from tasks.formats.tokens.exposure import SOURCE, source_files, tokenizer_of, un
 from tasks.formats.tokens.readings import recipes_of, withheld_examples, write_losses
 from tasks.formats.tokens.shard import TokenFormat
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
-from tasks.trainer.checkpoints.copies import PATIENCE_S
-from tasks.trainer.checkpoints.fence import Fence
-from tasks.trainer.checkpoints.locations import check_milestones, check_rows
-from tasks.trainer.checkpoints.node_copies import NodeCopies
-from tasks.trainer.checkpoints.recovery import Recovery
-from tasks.trainer.config import ModelConfig, TrainSpec
-from tasks.trainer.data.notice import TakedownNotice, initial_model_note
-from tasks.trainer.launch.gang import Gang
-from tasks.trainer.launch.launcher import train_local
-from tasks.trainer.logs import FAULTS, METRICS, read_metrics, read_starts
+from tasks.trainer.config import TrainSpec
+from tasks.trainer.data.notice import initial_model_note
+from tasks.trainer.launch import supervised
+from tasks.trainer.launch.supervised import SupervisedRun
 from tasks.trainer.model.model_file import FILE, MERGED, describe, stop_ids
-from tasks.trainer.monitoring.monitor import Monitor
-from tasks.trainer.monitoring.report import loss_curve
 from tasks.trainer.place import TrainPlace
-from tasks.trainer.planning.estimate import speed_metrics
 from tasks.trainer.spec import tuning_spec
 from tasks.trainer.tuning.config import FinetuneConfig, unsupported_settings
 
@@ -59,84 +49,35 @@ def run(config: FinetuneConfig, inputs: Inputs, output: Output, engine: Engine) 
         InputError: base and examples do not match, or every step was skipped.
         RecipeError: the place has a layout that fine-tuning does not support.
     """
-    place, gang = TrainPlace.of(output.place), Gang.from_environment()
-    _check_layout(config, place)
-    fence = Fence(output)
-    fence.inherit()
-    spec = tuning_spec(config, inputs, fence.run, place.check_every, place.checkpoints.keep_every, place.layout)
-    recovery = Recovery(output, fence.run, spec.run.milestone_steps, place.checkpoints, gang.nodes if gang else 1)
-    spec = spec.model_copy(update={"copies": recovery.copy_specs()})
-    known_faults = len(read_metrics(fence.run / FAULTS))
-    recovery.restore()
+    _check_layout(config, output)
     examples = inputs["examples"]
+    rows = partial(withheld_examples, examples)
+    run = SupervisedRun(output, partial(tuning_spec, config, inputs), rows, recipes_of(examples))
     _check_template(examples, inputs["base"])
-    notice = TakedownNotice(output, partial(withheld_examples, examples), fence.run, recipes_of(examples))
-    notice.update()
-    monitor = Monitor(output, spec, known_faults)
     initial_note = initial_model_note(inputs["base"], output)
-
-    def follow(step: int, values: dict[str, float]) -> None:
-        output.log_metrics(step, values)
-        monitor.step(step, values)
-        output.progress(step + 1, config.steps, f"loss {values['loss']:.3f}" if "loss" in values else "step skipped")
-        if step % config.checkpoint_every == 0 or step in spec.run.milestone_steps:
-            notice.update()
-            recovery.keep_up(step)
-
-    def check() -> None:
-        fence.check_now_and_then()
-        recovery.tick()
-        monitor.tick()
-
-    try:
-        with recovery.guarding(fence):
-            train_local(spec, follow, gang=gang, check=check)
-    except SupersededError:
-        raise
-    except BaseException as error:
-        monitor.send_page(error)
-        raise
-    recovery.publish(config.steps, wait_s=PATIENCE_S)
-    metrics = _checked_metrics(output, spec)
+    metrics = run.train()
     opened_examples = Examples(examples)
     if "model" not in output.committed:
         with output.part("model", conserved=False) as part:
-            _describe(part, config, spec, opened_examples, inputs["base"], _ends(examples), metrics)
+            _describe(part, config, run, opened_examples, inputs["base"], _ends(examples), metrics)
             if config.lora and config.lora.merge:
-                _merge(part, output, spec)
-    recovery.clear()
-    output.log_file("loss.png", partial(loss_curve, metrics))
-    monitor.send_page()
-    report = _report(config, opened_examples, metrics)
-    speed = speed_metrics(metrics, (read_starts(fence.run) or [{}])[-1])
-    all_metrics = {**report.metrics, **speed, **monitor.counts()}
-    return replace(report, metrics=all_metrics, note=f"{report.note}; {initial_note}", inputs=notice.refs())
+                _merge(part, output, run.spec)
+    report = run.finish(_report(config, opened_examples, metrics))
+    return replace(report, note=f"{report.note}; {initial_note}")
 
 
 def join(config: FinetuneConfig, inputs: Inputs, output: Output) -> None:
-    """Runs the ranks of a node other than 0, with the same inputs; writes nothing of the artifact.
-
-    Raises:
-        SluiceError: as on node 0.
-    """
-    place, gang = TrainPlace.of(output.place), Gang.from_environment()
-    _check_layout(config, place)
-    assert gang is not None
-    copies = NodeCopies(
-        output, gang.node, gang.nodes, config.training(ModelConfig()).milestone_steps, place.checkpoints
-    )
-    spec = tuning_spec(config, inputs, copies.run, place.check_every, place.checkpoints.keep_every, place.layout)
-    with copies.guarding():
-        ranks_spec = spec.model_copy(update={"copies": copies.specs})
-        train_local(ranks_spec, lambda step, values: None, gang=gang, check=copies.keep_up)
+    """Runs the ranks of a node other than 0; see `supervised.join`."""
+    _check_layout(config, output)
+    supervised.join(output, partial(tuning_spec, config, inputs))
 
 
 HOOKS = Hooks(join=join)
 
 
-def _check_layout(config: FinetuneConfig, place: TrainPlace) -> None:
+def _check_layout(config: FinetuneConfig, output: Output) -> None:
     """Raises RecipeError if fine-tuning does not support the layout of the place."""
-    for problem in unsupported_settings(place.layout, config.loss):
+    for problem in unsupported_settings(TrainPlace.of(output.place).layout, config.loss):
         cause, _, remedy = problem.rpartition(": ")
         raise RecipeError(cause, remedy)
 
@@ -157,19 +98,10 @@ def _check_template(examples: Artifact, base: Artifact) -> None:
         )
 
 
-def _checked_metrics(output: Output, spec: TrainSpec) -> list[dict[str, Any]]:
-    """Returns the lines of the step log, after checking that no step and no milestone is missing."""
-    path = Path(spec.out) / METRICS
-    metrics = read_metrics(path)
-    check_rows([line["step"] for line in metrics], 0, spec.run.steps, str(path))
-    check_milestones(output, spec.run.milestone_steps)
-    return metrics
-
-
 def _describe(
     part: Part,
     config: FinetuneConfig,
-    spec: TrainSpec,
+    run: SupervisedRun,
     examples: Examples,
     base: Artifact,
     ends: set[int],
@@ -179,17 +111,17 @@ def _describe(
     of_base = json.loads(base.read(FILE))
     # It reads what its base reads, whatever the length of packed sequences; or the longest text that it has learned.
     context, stop = max(of_base["seq_len"], examples.longest), {*stop_ids(of_base), *ends}
-    model = describe(spec.run.model, tokens, context, stop) | {"adapters": config.lora is not None}
-    described = {FILE: model, "run.json": _describe_run(config, spec, examples)}
+    model = describe(run.spec.run.model, tokens, context, stop) | {"adapters": config.lora is not None}
+    described = {FILE: model, "run.json": _describe_run(config, run.spec, examples)}
     files = {name: f"{canonical_json(content)}\n".encode() for name, content in described.items()}
     files |= {f"{SOURCE}{name}": content for name, content in source_files(base).items()}
     for name, content in files.items():
         with part.file(name) as file:
             file.write(content)
     write_losses(part, metrics)
-    if (withheld := Path(spec.out) / marks.FILE).exists():
+    if content := run.notice.marks_content():
         with part.file(marks.FILE) as file:
-            file.write(withheld.read_bytes())
+            file.write(content)
 
 
 def _ends(examples: Artifact) -> set[int]:

@@ -16,7 +16,7 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.plan import SUMMARY
 from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.parallel.fit import check_fit
-from tasks.trainer.place import TrainPlace, ranks_here
+from tasks.trainer.place import TrainPlace
 from tasks.trainer.planning.config import PlanConfig
 from tasks.trainer.planning.estimate import RunEstimate, RunPerformance, estimate
 from tasks.trainer.planning.tables import number, plan_text
@@ -31,19 +31,20 @@ def run(config: PlanConfig, inputs: Inputs, output: Output, engine: Engine) -> R
     assert config.train is not None, "the recipe sets it if the plan is enabled"
     previous = inputs.get("previous")
     train = config.train.of_month(2) if previous else config.train
-    summary, layout = json.loads(inputs["plan"].read(SUMMARY)), TrainPlace.of(output.place).layout
+    summary, place = json.loads(inputs["plan"].read(SUMMARY)), TrainPlace.of(output.place)
+    layout, nproc = place.layout, place.nproc
     vocab_size, seq_len = summary["vocab_size"], summary["seq_len"]
     if layout:
         # The stage runs on one node and knows only its ranks; the number of nodes is checked when the run starts.
-        check_fit(layout, train, vocab_size, seq_len, max(1, layout.ranks // ranks_here()), ranks_here())
+        check_fit(layout, train, vocab_size, seq_len, max(1, layout.ranks // nproc), nproc)
     run_estimate = estimate(
         config,
         train,
         ModelShape.of(train.model, vocab_size),
         seq_len,
         layout,
-        ranks_here(),
-        ranks_here(),
+        nproc,
+        nproc,
         RunPerformance.of(previous.record.metrics) if previous else None,
         str(previous.address) if previous else "",
     )

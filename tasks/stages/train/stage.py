@@ -5,10 +5,9 @@ configured, the checkpoint with the initial weights (`tasks.trainer.model.model_
 `checkpoints/step-<nnnnnnnn>/{model.safetensors, optimizer.safetensors, state.json}` and the log rows up to it
 (`locations`), then `model.json` (architecture), `run.json` (the mapping of steps to sequences, for trace) and
 `loss.parquet`. Documents that are taken down before or during the run are blank from the next checkpoint on, and
-`withheld.json` records the step (`notice`, `withheld`). Training runs in child processes (`launch`) in the folder of
-the attempt (`fence`). A killed stage resumes from the newest checkpoint that verifies at any location (`recovery`),
-and writes the same bytes. Before the commit, the rows of every milestone and of the run are checked for completeness.
-`monitor` raises alerts during the run and sends the report page to the tracker.
+`withheld.json` records the step (`notice`, `withheld`). Training runs in child processes and is supervised
+(`launch.supervised`). A killed stage resumes from the newest checkpoint that verifies at any location, and writes the
+same bytes.
 
 On several nodes (`gang`), every node starts this stage; node 0 runs it, and the others `join` it. These write no
 output, but copy the files of their ranks to the locations of checkpoints (`node_copies`).
@@ -21,7 +20,6 @@ from typing import Any
 
 from tasks.core.config import canonical_json
 from tasks.core.engine import Engine
-from tasks.core.errors import SupersededError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.hooks import Hooks
 from tasks.formats.tokens import marks
@@ -29,23 +27,13 @@ from tasks.formats.tokens.exposure import INITIAL
 from tasks.formats.tokens.marks import withheld_rows
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.readings import write_losses
-from tasks.trainer.checkpoints.copies import PATIENCE_S
-from tasks.trainer.checkpoints.fence import Fence
-from tasks.trainer.checkpoints.locations import check_milestones, check_rows
-from tasks.trainer.checkpoints.node_copies import NodeCopies
-from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainConfig, TrainSpec
 from tasks.trainer.continual import described, settings_of_month, start_step
 from tasks.trainer.continual import note as continual_note
-from tasks.trainer.data.notice import TakedownNotice, initial_model_note
-from tasks.trainer.launch.gang import Gang
-from tasks.trainer.launch.launcher import train_local
-from tasks.trainer.logs import FAULTS, METRICS, read_metrics, read_starts
+from tasks.trainer.data.notice import initial_model_note
+from tasks.trainer.launch import supervised
+from tasks.trainer.launch.supervised import SupervisedRun
 from tasks.trainer.model.model_file import changed_settings, describe
-from tasks.trainer.monitoring.monitor import Monitor
-from tasks.trainer.monitoring.report import loss_curve
-from tasks.trainer.place import TrainPlace
-from tasks.trainer.planning.estimate import speed_metrics
 from tasks.trainer.spec import epochs, make_spec
 
 log = logging.getLogger("sluice.train")
@@ -56,70 +44,18 @@ VERSION = 3
 def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
     """Trains the model of the recipe; see the module docstring."""
     config = settings_of_month(config, inputs)
-    fence = Fence(output)
-    fence.inherit()
-    place, gang = TrainPlace.of(output.place), Gang.from_environment()
-    recovery = Recovery(output, fence.run, config.milestone_steps, place.checkpoints, gang.nodes if gang else 1)
-    known_faults = len(read_metrics(fence.run / FAULTS))
-    recovery.restore()
-    spec = make_spec(config, inputs, fence.run, place.layout, place.check_every, place.checkpoints.keep_every)
-    spec = spec.model_copy(update={"copies": recovery.copy_specs()})
-    notice = TakedownNotice(output, partial(withheld_rows, inputs["shards"]), fence.run)
-    notice.update()
-    monitor = Monitor(output, spec, known_faults)
+    run = SupervisedRun(output, partial(make_spec, config, inputs), partial(withheld_rows, inputs["shards"]))
     initial_note = _initial_note(config, inputs, output)
-
-    def follow(step: int, values: dict[str, float]) -> None:
-        output.log_metrics(step, values)
-        monitor.step(step, values)
-        output.progress(step + 1, config.steps, _note(values))
-        # The line of step n is written after the checkpoints up to n.
-        if step % config.checkpoint_every == 0 or step in config.milestone_steps:
-            notice.update()
-            recovery.keep_up(step)
-
-    def check() -> None:
-        fence.check_now_and_then()
-        recovery.tick()
-        monitor.tick()
-
-    try:
-        with recovery.guarding(fence):
-            train_local(spec, follow, gang=gang, check=check)
-    except SupersededError:
-        raise
-    except BaseException as error:
-        monitor.send_page(error)
-        raise
-    recovery.publish(config.steps, wait_s=PATIENCE_S)
-    metrics = read_metrics(fence.run / METRICS)
-    check_rows([line["step"] for line in metrics], 0, config.steps, str(fence.run / METRICS))
-    check_milestones(output, config.milestone_steps)
+    metrics = run.train()
     if "model" not in output.committed:
-        _describe(output, spec, metrics, notice.marks_content(), described(config, inputs))
-    recovery.clear()
-    output.log_file("loss.png", partial(loss_curve, metrics))
-    monitor.send_page()
-    report = _report(metrics, spec)
-    speed = speed_metrics(metrics, (read_starts(fence.run) or [{}])[-1])
-    all_metrics = {**report.metrics, **speed, **monitor.counts()}
-    return replace(report, metrics=all_metrics, note=f"{report.note}{initial_note}", inputs=notice.refs())
+        _describe(output, run.spec, metrics, run.notice.marks_content(), described(config, inputs))
+    report = run.finish(_report(metrics, run.spec))
+    return replace(report, note=f"{report.note}{initial_note}")
 
 
 def join(config: TrainConfig, inputs: Inputs, output: Output) -> None:
-    """Runs the ranks of a node other than 0, with the same inputs; writes nothing of the artifact.
-
-    Raises:
-        SluiceError: as on node 0.
-    """
-    config = settings_of_month(config, inputs)
-    place, gang = TrainPlace.of(output.place), Gang.from_environment()
-    assert gang is not None
-    copies = NodeCopies(output, gang.node, gang.nodes, config.milestone_steps, place.checkpoints)
-    spec = make_spec(config, inputs, copies.run, place.layout, place.check_every, place.checkpoints.keep_every)
-    with copies.guarding():
-        ranks_spec = spec.model_copy(update={"copies": copies.specs})
-        train_local(ranks_spec, lambda step, values: None, gang=gang, check=copies.keep_up)
+    """Runs the ranks of a node other than 0; see `supervised.join`."""
+    supervised.join(output, partial(make_spec, settings_of_month(config, inputs), inputs))
 
 
 HOOKS = Hooks(join=join)
@@ -176,11 +112,6 @@ def describe_run(spec: TrainSpec, plan: Plan) -> dict[str, Any]:
         "vocab_size": plan.format.vocab_size,
         "tokenizer_sha256": plan.format.tokenizer_sha256,
     }
-
-
-def _note(values: dict[str, float]) -> str:
-    loss = f"loss {values['loss']:.3f}" if "loss" in values else "step skipped"
-    return f"{loss}, {values['tokens_per_s'] / 1000:.1f} k tok/s" if "tokens_per_s" in values else loss
 
 
 def _report(metrics: list[dict[str, Any]], spec: TrainSpec) -> Report:

@@ -26,7 +26,7 @@ from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.checkpoint import Box
 from tasks.trainer.checkpoints.sources import Source, fetch_file
 from tasks.trainer.logs import METRICS, Faults, proven_steps
-from tasks.trainer.parallel.ranks import Ranks, checkpoint_group
+from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.place import Layout
 
 log = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ class Readable:
     ) -> None:
         self.disk, self.ranks, self.layout, self.boxes = disk, ranks, layout, boxes
         self.sources, self.faults = sources, faults
-        self._group = checkpoint_group() if ranks.world > 1 else None
+        self._group = ranks.checkpoint_group() if ranks.world > 1 else None
         self._run = disk.root.parent
 
     def newest(self, wanted: Callable[[int], bool] = lambda step: True) -> dict[str, Any] | None:

@@ -87,10 +87,6 @@ class Fence:
         earlier = [path for path in self.run.parent.glob("epoch-*") if path.name < self.run.name]
         take_over(sorted(earlier, key=lambda path: (usable_step(path), path.name)), self.run)
 
-    def leave(self) -> None:
-        """Removes the run folder of this attempt after it was superseded."""
-        shutil.rmtree(self.run, ignore_errors=True)
-
     def _take(self) -> int:
         here = {"host": socket.gethostname(), "started": f"{datetime.now(UTC):{_STARTED}}"}
         record = json.dumps({"attempt": self.output.attempt, **here}).encode()

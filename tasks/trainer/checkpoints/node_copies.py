@@ -22,12 +22,23 @@ from tasks.trainer.place import CheckpointLocations
 log = logging.getLogger("sluice.train")
 
 
+def take_folder(output: Output, node: int) -> Path:
+    """Returns a new folder for the run on a node, from 1, with the files of the most advanced earlier start."""
+    prefix = f"node-{node:05d}-"
+    run = Path(output.scratch) / f"{prefix}{secrets.token_hex(4)}"
+    # A process of an earlier start that still runs cannot write to a folder with another name.
+    earlier = run.parent.glob(f"{prefix}*")
+    take_over(sorted(earlier, key=lambda path: checkpoint.steps_at(path / "checkpoints")), run)
+    run.mkdir(parents=True, exist_ok=True)
+    return run
+
+
 class NodeCopies:
     """The checkpoints of one node.
 
     Args:
         output: the artifact of the run, to which this node does not write.
-        node: index of the node, from 1.
+        run: folder of the run on this node (`take_folder`).
         nodes: number of nodes.
         milestone_steps: steps that become part of the artifact, ascending.
         settings: settings of the locations.
@@ -36,18 +47,12 @@ class NodeCopies:
     def __init__(
         self,
         output: Output,
-        node: int,
+        run: Path,
         nodes: int,
         milestone_steps: Sequence[int],
         settings: CheckpointLocations,
     ) -> None:
-        self.output = output
-        prefix = f"node-{node:05d}-"
-        self.run = Path(output.scratch) / f"{prefix}{secrets.token_hex(4)}"
-        # A process of an earlier start that still runs cannot write to a folder with another name.
-        earlier = self.run.parent.glob(f"{prefix}*")
-        take_over(sorted(earlier, key=lambda path: checkpoint.steps_at(path / "checkpoints")), self.run)
-        self.run.mkdir(parents=True, exist_ok=True)
+        self.output, self.run = output, run
         locations = copy_locations(output, self.run, settings, nodes)
         self.specs = specs_of(locations)
         self._copiers = [Copier(location, self.run, number, commits=False) for number, location in enumerate(locations)]

@@ -25,7 +25,6 @@ from tasks.core.stage import Output
 from tasks.core.store import Store
 from tasks.trainer.checkpoints import checkpoint, copies
 from tasks.trainer.checkpoints.copies import Copier, CopyLocation, OtherNodesLate
-from tasks.trainer.checkpoints.fence import Fence
 from tasks.trainer.checkpoints.locations import Location, Milestones, Scratch, publish_milestone
 from tasks.trainer.config import CopySpec
 from tasks.trainer.logs import METRICS, Faults, proven_steps
@@ -234,7 +233,7 @@ class Recovery:
             self.keep_up(max(self.scratch.steps(), default=0))
 
     @contextmanager
-    def guarding(self, fence: Fence) -> Iterator[None]:
+    def guarding(self) -> Iterator[None]:
         """Context manager for a training. On failure, usually SIGTERM, copies the last checkpoint for another machine.
 
         A superseded attempt copies nothing, and removes its folder.
@@ -242,26 +241,23 @@ class Recovery:
         try:
             yield
         except SupersededError:
-            fence.leave()
+            shutil.rmtree(self.run, ignore_errors=True)
             raise
         except BaseException as error:
             stopped = isinstance(error, StoppedError | KeyboardInterrupt | SystemExit)
             for copier in self.copiers:
                 copier.location.patience_s = WAIT_S if stopped else LOST_WAIT_S
-            self.push(last=True)
+            self.push()
             raise
 
-    def push(self, last: bool = False) -> None:
-        """Copies the newest checkpoint to every location that is due, and waits. Errors do not fail the run.
-
-        Args:
-            last: the run ends; every location is due.
+    def push(self) -> None:
+        """Copies the newest checkpoint to every location, and waits. Errors do not fail the run.
 
         Raises:
             SupersededError: a later attempt has taken over the run.
         """
         self.wait()
-        self._copy(last)
+        self._copy(last=True)
         self.wait()
 
     def wait(self) -> None:
@@ -285,7 +281,7 @@ class Recovery:
             first = max((earlier for earlier in self.milestone_steps if earlier < step), default=0)
             try:
                 # A run that resumes from this copy does not repeat earlier milestones.
-                if self._has_uncommitted_milestones(step):
+                if self._uncommitted(step):
                     self.publish(step)
             except (SupersededError, OtherNodesLate) as error:
                 if isinstance(error, SupersededError):
@@ -338,9 +334,6 @@ class Recovery:
         else:
             self._report(step, message)
         self._failing.add(location.name)
-
-    def _has_uncommitted_milestones(self, step: int) -> bool:
-        return bool(self._uncommitted(step))
 
     def clear(self) -> None:
         """Removes the copies of a completed run; those in the artifact's folder are removed by its commit.

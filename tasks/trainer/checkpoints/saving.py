@@ -28,7 +28,6 @@ from tasks.trainer.checkpoints.copies import hand_over, handed_over
 from tasks.trainer.checkpoints.disks import Disk
 from tasks.trainer.config import CopySpec
 from tasks.trainer.launch.failure import RESUMES, disk_fault
-from tasks.trainer.parallel.ranks import checkpoint_group
 from tasks.trainer.parallel.replica import Replica
 
 
@@ -59,7 +58,7 @@ class Saver:
         self._replica, self._ranks = replica, (ranks := replica.ranks)
         self._handed_over = [0] * len(copies)
         # A separate group, because collectives of the thread must not mix with those of the loop. Gloo even with GPUs.
-        self._group = checkpoint_group() if ranks.world > 1 else None
+        self._group = ranks.checkpoint_group() if ranks.world > 1 else None
         self._thread = ThreadPoolExecutor(1, "save", _use, (ranks.device,))
         self._stream = CopyStream(ranks.device)
         self._copying: Future[Any] | None = None

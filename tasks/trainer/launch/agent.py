@@ -19,12 +19,12 @@ import threading
 from functools import partial
 from pathlib import Path
 
+from tasks.core.errors import InputError
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.launch import preemption
 from tasks.trainer.launch.gang import Gang
 from tasks.trainer.launch.launcher import end_with_parent
 from tasks.trainer.logs import METRICS, PREEMPTION, Faults, last_step
-from tasks.trainer.place import preemption_here
 
 MAX_RESTARTS = 5
 """Maximum number of restarts of all ranks after a crash; after that the agent returns the exit code."""
@@ -55,20 +55,25 @@ def main() -> int:
     arguments = parser.parse_args()
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    if notice := preemption_here():
-        preemption.watch(notice, partial(_handle_preemption, arguments.spec))
+    try:
+        spec = TrainSpec.read(arguments.spec)
+    except InputError as error:
+        print(error, file=sys.stderr, flush=True)
+        return error.exit_code
+    out = Path(spec.out)
+    if spec.place.preemption:
+        preemption.watch(spec.place.preemption, partial(_handle_preemption, out))
     if gang := Gang.from_environment():
         from tasks.trainer.launch.gang_agent import run_gang
 
         prefix = f"[node {gang.node}]"
         logging.basicConfig(level=logging.INFO, format=f"{prefix} %(levelname)s %(message)s", stream=sys.stderr)
-        return run_gang(arguments.spec, arguments.nproc, gang, MAX_RESTARTS, FINAL)
+        return run_gang(arguments.spec, out, arguments.nproc, gang, MAX_RESTARTS, FINAL)
     return run_alone(arguments.spec) if arguments.nproc == 1 else run_ranks(arguments.spec, arguments.nproc)
 
 
-def _handle_preemption(spec: Path, message: str) -> None:
-    """Records a preemption notice and sends SIGTERM to this process."""
-    out = Path(TrainSpec.model_validate_json(spec.read_bytes()).out)
+def _handle_preemption(out: Path, message: str) -> None:
+    """Records a preemption notice in the run's folder and sends SIGTERM to this process."""
     try:
         remedy = "nothing: the run saves and ends, and resumes on another machine"
         Faults(out).report(PREEMPTION, last_step(out / METRICS), message, remedy)

@@ -1,7 +1,7 @@
 """Membership of a node in a gang of nodes that train one model: its rank, the address of node 0, the interface.
 
-Reads torchrun's variables PET_NNODES, PET_NODE_RANK, PET_MASTER_ADDR and PET_MASTER_PORT. Node 0 runs the stage; the
-other nodes only run ranks.
+Reads torchrun's variables PET_NNODES, PET_NODE_RANK, PET_NPROC_PER_NODE, PET_MASTER_ADDR and PET_MASTER_PORT. Node 0
+runs the stage; the other nodes only run ranks.
 """
 
 import os
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from tasks.core.errors import RecipeError, TransientError
 
 NODES, NODE, ADDRESS, PORT = "PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT"
+NPROC = "PET_NPROC_PER_NODE"
 DEFAULT_PORT = 29500
 
 MEETING_S = 1800.0
@@ -108,3 +109,15 @@ def node_of(environment: Mapping[str, str] = os.environ) -> int:
     """Returns the rank of this node, 0 for a single node; raises RecipeError like `Gang.from_environment`."""
     gang = Gang.from_environment(environment)
     return gang.node if gang else 0
+
+
+def nproc_of(environment: Mapping[str, str] = os.environ) -> int | None:
+    """Returns the ranks per node of this pod; None if it leaves them to the recipe.
+
+    Raises:
+        RecipeError: it is not a positive number.
+    """
+    text = environment.get(NPROC)
+    if text and not (text.isdecimal() and int(text)):
+        raise RecipeError(f'{NPROC} is "{text}", not a number of ranks', "correct the env of the pod")
+    return int(text) if text else None

@@ -30,7 +30,6 @@ from pathlib import Path
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from tasks.core.errors import InputError, SluiceError, TransientError
-from tasks.trainer.config import TrainSpec
 from tasks.trainer.launch import failure
 from tasks.trainer.launch.failure import Failure
 from tasks.trainer.launch.gang import AGAIN_S, MEETING_S, Gang
@@ -313,14 +312,13 @@ def _await_all(gang: Gang, store: TCPStore, deadline: float) -> None:
         time.sleep(AGAIN_S)
 
 
-def run_gang(spec: Path, nproc: int, gang: Gang, max_restarts: int, final: Iterable[int]) -> int:
+def run_gang(spec: Path, out: Path, nproc: int, gang: Gang, max_restarts: int, final: Iterable[int]) -> int:
     """Runs the ranks of this node until they end; returns the exit code, which is the same on all nodes of the gang.
 
     If a node is lost, the gang ends with exit code 1, within five seconds if its agent ended and else within
     `PEER_TIMEOUT_S` more, and the supervisor of the nodes restarts all of them.
     """
     log.info("node %d of %d, %d ranks each; node 0 is %s:%d", gang.node, gang.nodes, nproc, gang.address, gang.port)
-    out = Path(TrainSpec.model_validate_json(spec.read_bytes()).out)
     try:
         with HeartbeatStore(gang, nproc) as heartbeats:
             node = _Node(spec, out, nproc, heartbeats)

@@ -36,7 +36,6 @@ from tasks.trainer.launch import failure
 from tasks.trainer.launch.gang import Gang
 from tasks.trainer.logs import METRICS, MetricsTail
 from tasks.trainer.parallel.fit import check_fit, layout_warnings
-from tasks.trainer.place import ranks_here
 
 log = logging.getLogger("sluice.train")
 POLL_S = 0.2
@@ -60,7 +59,6 @@ def training_command(spec_path: str, nproc: int) -> list[str]:
 def train_local(
     spec: TrainSpec,
     on_metrics: OnMetrics,
-    nproc: int | None = None,
     gang: Gang | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> None:
@@ -73,7 +71,6 @@ def train_local(
     Args:
         spec: the run.
         on_metrics: called with (step, values) for every step, in order, within a second; only on node 0.
-        nproc: ranks on this node; None: the number of the place.
         gang: the gang of this node; None: it is the only node.
         check: called several times a second; an exception stops the run.
 
@@ -91,7 +88,7 @@ def train_local(
     tail = MetricsTail(out / METRICS)
     with (out / LOG).open("ab") as output, (out / LOG).open("rb") as log_file, _sigterm_exits():
         log_file.seek(0, os.SEEK_END)
-        command = training_command(str(path), nproc or _ranks_for(spec, gang.nodes if gang else 1))
+        command = training_command(str(path), _ranks_for(spec, gang.nodes if gang else 1))
         try:
             code = _run(command, _environment(gang), output, partial(_poll, log_file, tail, on_metrics, check))
         finally:
@@ -213,19 +210,20 @@ def _ranks_for(spec: TrainSpec, nodes: int) -> int:
     The number of ranks is not part of the fingerprint, so a small run (a canary) uses fewer ranks instead of failing. A
     layout is refused for the reasons for which a rank would refuse it.
     """
-    if spec.layout:
+    layout, nproc = spec.place.layout, spec.place.nproc
+    if layout:
         plan = Plan.read(spec.plan)
-        check_fit(spec.layout, spec.run, plan.format.vocab_size, plan.seq_len, nodes, ranks_here())
-        for warning in layout_warnings(spec.layout, nodes, ranks_here()):
+        check_fit(layout, spec.run, plan.format.vocab_size, plan.seq_len, nodes, nproc)
+        for warning in layout_warnings(layout, nodes, nproc):
             log.warning("%s", warning)
-        return ranks_here()
+        return nproc
     microbatches = spec.run.batch_size // spec.run.microbatch
     if microbatches % nodes:
         raise InputError(
             f"{nodes} nodes cannot share {microbatches} microbatches a step",
             "set [place.kubernetes] nodes to a divisor of train.batch_size / train.microbatch",
         )
-    return max(ranks for ranks in range(1, ranks_here() + 1) if microbatches % (nodes * ranks) == 0)
+    return max(ranks for ranks in range(1, nproc + 1) if microbatches % (nodes * ranks) == 0)
 
 
 def end_with_parent() -> None:

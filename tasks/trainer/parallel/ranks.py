@@ -22,10 +22,12 @@ from torch.distributed import HashStore, PrefixStore, TCPStore  # type: ignore[a
 from torch.distributed.distributed_c10d import _set_pg_timeout, _world
 
 from tasks.trainer.config import Bf16Compression, PowerSgdCompression
-from tasks.trainer.place import timeouts_here
+from tasks.trainer.place import Timeouts
 
 ATTEMPT = "SLUICE_ATTEMPT"
 """Number of the attempt; set for ranks on several nodes, whose rendezvous is the store of node 0's agent."""
+
+DEFAULT_TIMEOUTS = Timeouts()
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,15 @@ class Ranks:
     local_rank: int
     local_world: int = 1
     """Number of ranks on this node."""
+    timeouts: Timeouts = DEFAULT_TIMEOUTS
+    """How long this rank waits for the others."""
 
     @classmethod
-    def from_environment(cls) -> "Ranks":
+    def from_environment(cls, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> "Ranks":
         """Reads the variables of torchrun (RANK, WORLD_SIZE, ..); without them, this process is the only rank."""
         names = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-        return cls(*(int(os.environ.get(name, default)) for name, default in names.items()))
+        rank, world, local, local_world = (int(os.environ.get(name, default)) for name, default in names.items())
+        return cls(rank, world, local, local_world, timeouts)
 
     @property
     def nodes(self) -> int:
@@ -74,15 +79,15 @@ class Ranks:
             dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
 
     def _join(self, backend: str) -> None:
-        attempt = os.environ.get(ATTEMPT)
+        attempt, timeout = os.environ.get(ATTEMPT), timedelta(seconds=self.timeouts.start_s)
         if attempt is None:
-            dist.init_process_group(backend, timeout=_start_timeout())
+            dist.init_process_group(backend, timeout=timeout)
             return
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        shared = TCPStore(address, port, is_master=False, timeout=_start_timeout(), wait_for_workers=False)
+        shared = TCPStore(address, port, is_master=False, timeout=timeout, wait_for_workers=False)
         # Keys of the previous attempt refer to ranks that have ended.
         store = PrefixStore(f"attempt-{attempt}", shared)
-        dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world, timeout=_start_timeout())
+        dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world, timeout=timeout)
 
     def __exit__(self, *exc: object) -> None:
         """Leaves the group, except after an error, when other ranks may not respond."""
@@ -143,23 +148,18 @@ class Ranks:
             return
         for group in list(_world.pg_map):
             if group not in _checkpoint_groups:
-                _set_pg_timeout(timedelta(seconds=timeouts_here().step_s), group)
+                _set_pg_timeout(timedelta(seconds=self.timeouts.step_s), group)
 
-
-def checkpoint_group() -> dist.ProcessGroup:
-    """Returns a new gloo group of all ranks, which wait in it for the slowest disk; all ranks must call this."""
-    timeout = timedelta(seconds=timeouts_here().checkpoint_s)
-    group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=timeout)
-    _checkpoint_groups.add(group)
-    return group
+    def checkpoint_group(self) -> dist.ProcessGroup:
+        """Returns a new gloo group of all ranks, which wait in it for the slowest disk; all ranks must call this."""
+        timeout = timedelta(seconds=self.timeouts.checkpoint_s)
+        group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=timeout)
+        _checkpoint_groups.add(group)
+        return group
 
 
 # Names of groups repeat in a process that trains more than once.
 _checkpoint_groups: "WeakSet[dist.ProcessGroup]" = WeakSet()
-
-
-def _start_timeout() -> timedelta:
-    return timedelta(seconds=timeouts_here().start_s)
 
 
 def tree_sum(numbers: Sequence[int], compute: Callable[[int], Sequence[Tensor]]) -> Sequence[Tensor]:

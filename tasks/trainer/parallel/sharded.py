@@ -42,7 +42,7 @@ from tasks.trainer.parallel.apply import apply
 from tasks.trainer.parallel.fit import check_fit, chunks_of_rank, layout_warnings
 from tasks.trainer.parallel.mesh import Mesh
 from tasks.trainer.parallel.pipeline import Pipeline, PipelineChunk
-from tasks.trainer.parallel.ranks import Ranks, build_sum, checkpoint_group
+from tasks.trainer.parallel.ranks import Ranks, build_sum
 from tasks.trainer.parallel.replica import BITS, GPU_TOLERANCE, RankCopies, hash_of
 from tasks.trainer.place import Layout
 from tasks.trainer.tuning.memory import Workload
@@ -167,7 +167,7 @@ class Sharded:
         pinned = self.mesh.device.type == "cuda"
         # Copies that do not block would end with a wait for all streams of the GPU, that of the next gradient, too.
         self._stager = DefaultStager(StagingOptions(pinned, False, False, False))
-        self._gloo_group = checkpoint_group()
+        self._gloo_group = ranks.checkpoint_group()
         self._file_numbers = self._gather_file_numbers()
         compressed = run.compression if layout.replicate > 1 else None
         self._compressed = build_sum(compressed, self.mesh.group("replicate")) if compressed else None

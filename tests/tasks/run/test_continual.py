@@ -110,7 +110,7 @@ def test_the_weights_of_a_later_month_are_those_before_the_decay(
         specs.append(spec)
         raise InterruptedError
 
-    monkeypatch.setattr("tasks.stages.train.stage.train_local", seen)
+    monkeypatch.setattr("tasks.trainer.launch.supervised.train_local", seen)
     for start in ("stable", "last"):
         with pytest.raises(InterruptedError):
             chain.run("train", f"from-{start}", "december", train__continual__start=start, train__seed=7)

@@ -81,7 +81,7 @@ def as_trained(folder: Path, model: Artifact) -> Transformer:
     """The fine-tuned model: the base with unmerged adapters, or all weights."""
     config = FinetuneConfig.model_validate(model.record.config)
     inputs = Inputs({role: opened(folder, kind) for role, kind in (("base", "checkpoint"), ("examples", "examples"))})
-    built = build_tuned(tuning_spec(config, inputs, folder / "unused", 0, 0))
+    built = build_tuned(tuning_spec(config, inputs, folder / "unused"))
     built.load_state_dict(load_file(model.local("checkpoints/step-00000006/model.safetensors")))
     return built.eval()
 

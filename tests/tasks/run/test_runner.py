@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import re
 from pathlib import Path
 
@@ -24,20 +23,7 @@ from tasks.run.tracking import TrackingContext
 from tasks.stages.crawl.rank import RANKS
 from tasks.stages.crawl.storage import crawldb
 from tasks.stages.crawl.storage.crawldb import KnownUrls
-from tasks.trainer.place import (
-    CHECK_EVERY,
-    PREEMPTION_VARIABLE,
-    TIMEOUTS_VARIABLE,
-    CheckpointLocations,
-    CopyFolder,
-    Layout,
-    PreemptionNotice,
-    Timeouts,
-    TrainPlace,
-    preemption_here,
-    ranks_here,
-    timeouts_here,
-)
+from tasks.trainer.place import CheckpointLocations, CopyFolder, Layout, PreemptionNotice, Timeouts, TrainPlace
 from tests.corpora import tokens_in
 
 EMPTY = {
@@ -219,35 +205,35 @@ def placed(recipe: Recipe, train: TrainPlace) -> Recipe:
     return recipe.model_copy(update={"place": recipe.place.model_copy(update={"train": train})})
 
 
-def test_a_stage_sets_the_training_place_of_its_recipe_and_restores_the_environment(
+def test_a_stage_gets_the_training_place_of_its_recipe_with_variables_expanded(
     recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("SLUICE_NPROC", raising=False)
     monkeypatch.setenv("NVME", "/mnt/nvme")
     seen = []
 
     def run(config: object, inputs: object, output: Output, engine: object) -> Report:
-        place = TrainPlace.of(output.place)
-        settings = (place.layout, place.check_every, place.checkpoints.folder)
-        seen.append((ranks_here(), *settings, preemption_here(), timeouts_here().step_s))
+        seen.append(TrainPlace.of(output.place))
         raise InputError("enough")
 
     monkeypatch.setattr("tasks.stages.crawl.inject.run", run)
     layout, notice = Layout(shard=3, recompute="full"), PreemptionNotice(provider="gcp")
-    locations = CheckpointLocations(folder=CopyFolder(path="${NVME}/checkpoints", every=500))
-    other = TrainPlace(
-        nproc=3, layout=layout, check_every=7, checkpoints=locations, preemption=notice, timeouts=Timeouts(step_s=9)
+    given, expanded = (
+        TrainPlace(
+            nproc=3,
+            layout=layout,
+            checkpoints=CheckpointLocations(folder=CopyFolder(path=f"{root}/checkpoints", every=500)),
+            preemption=notice,
+            timeouts=Timeouts(step_s=9),
+        )
+        for root in ("${NVME}", "/mnt/nvme")
     )
-    for place in (TrainPlace(nproc=2), other):
+    for place in (TrainPlace(nproc=2), given):
         with pytest.raises(InputError, match="enough"):
             run_stage(placed(recipe, place), "inject")
-    folder = CopyFolder(path="/mnt/nvme/checkpoints", every=500)
-    assert seen == [(2, None, CHECK_EVERY, None, None, 120), (3, layout, 7, folder, notice, 9)]
-    assert not {"SLUICE_NPROC", PREEMPTION_VARIABLE, TIMEOUTS_VARIABLE} & os.environ.keys()
-    monkeypatch.setenv("SLUICE_NPROC", "5")  # as a pod sets it
-    with pytest.raises(InputError, match="enough"):
-        run_stage(recipe, "inject")
-    assert (seen[2][:2], os.environ["SLUICE_NPROC"]) == ((5, None), "5")
+    assert seen == [TrainPlace(nproc=2), expanded]
+    monkeypatch.setenv("PET_NPROC_PER_NODE", "5")
+    assert main(["inject", "--recipe", "demo"]) == 2
+    assert seen[2] == recipe.place.train.model_copy(update={"nproc": 5})
 
 
 @pytest.mark.parametrize("recrawl", [True, False])

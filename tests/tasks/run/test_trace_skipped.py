@@ -41,7 +41,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
         batch_size=4, microbatch=4, checkpoint_every=4, keep_checkpoints=9, milestones=1,
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tasks.stages.train.stage.train_local", faulty)
+        patch.setattr("tasks.trainer.launch.supervised.train_local", faulty)
         inputs = {"shards": made.shards, "plan": made.plan}
         run_stage_in(folder, "tasks.stages.train.stage", config, inputs, kind="checkpoint")
     return Store(str(folder))

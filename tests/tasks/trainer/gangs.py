@@ -18,10 +18,10 @@ from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.run.recipe import Recipe
 from tasks.trainer.config import TrainConfig
-from tasks.trainer.launch.gang import ADDRESS, NODE, NODES, PORT
+from tasks.trainer.launch.gang import ADDRESS, NODE, NODES, NPROC, PORT
 from tests.corpora import Made
 
-QUIET = {"MLFLOW_TRACKING_URI": "", "OMP_NUM_THREADS": "1", "SLUICE_NPROC": "1"}
+QUIET = {"MLFLOW_TRACKING_URI": "", "OMP_NUM_THREADS": "1"}
 
 
 def recipe_of(store: Path | str, train: TrainConfig) -> Recipe:
@@ -51,7 +51,7 @@ def pod(recipe: Recipe, stage: str = "train", *more: str, **environment: str) ->
 
 def gang(recipe: Recipe, disks: Path) -> "list[subprocess.Popen[str]]":
     """Starts the two nodes of a gang, each with its own empty disk."""
-    place = {NODES: "2", ADDRESS: "127.0.0.1", PORT: str(free_port()), "PET_NPROC_PER_NODE": "1"}
+    place = {NODES: "2", ADDRESS: "127.0.0.1", PORT: str(free_port()), NPROC: "1"}
     started = []
     for node in range(2):
         disk = Path(tempfile.mkdtemp(prefix=f"node-{node}-", dir=disks))

@@ -10,18 +10,15 @@ import pytest
 
 from tasks.core.config import canonical_json
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.launch import failure
+from tasks.trainer.launch import failure, supervised
 from tasks.trainer.launch.gang import Gang
 from tasks.trainer.launch.launcher import OnMetrics
 from tasks.trainer.logs import METRICS, MetricsTail
-
-STAGES = ("tasks.stages.train.stage", "tasks.stages.finetune.stage", "tasks.stages.canary.run")
 
 
 def train_here(
     spec: TrainSpec,
     on_metrics: OnMetrics,
-    nproc: int | None = None,
     gang: Gang | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> None:
@@ -56,8 +53,7 @@ def train_here(
 def training_in_process() -> Iterator[None]:
     """Within the block, stages train in this process."""
     with pytest.MonkeyPatch.context() as patch:
-        for stage in STAGES:
-            patch.setattr(f"{stage}.train_local", train_here)
+        patch.setattr(supervised, "train_local", train_here)
         yield
 
 

@@ -15,17 +15,17 @@ import torch
 
 from tasks.core.errors import TransientError
 from tasks.core.stage import Output
-from tasks.run.catalogue import STAGES
 from tasks.run.recipe import Recipe
 from tasks.run.runner import join_stage, run_stage
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import CopySpec, TrainSpec
+from tasks.trainer.launch import supervised
 from tasks.trainer.launch.gang import ADDRESS, NODE, NODES, Gang
 from tasks.trainer.launch.launcher import OnMetrics
 from tasks.trainer.logs import METRICS, MetricsTail
 from tasks.trainer.loop import Trainer, TrainingStopped
 from tasks.trainer.parallel.ranks import Ranks
-from tasks.trainer.place import Layout
+from tasks.trainer.place import Layout, TrainPlace
 from tests.corpora import Made
 from tests.tasks.trainer.forks import forked
 from tests.tasks.trainer.gangs import free_port
@@ -38,7 +38,7 @@ def specs(
     made: Made, folder: Path, nodes: int, layout: Layout | None, copies: Sequence[CopySpec] = (), **settings: object
 ) -> list[TrainSpec]:
     """Returns the spec of every node, each with the folder `<folder>/<node>/run`."""
-    changes = {"layout": layout, "copies": tuple(copies)}
+    changes = {"place": TrainPlace(layout=layout), "copies": tuple(copies)}
     return [
         small_spec(made, folder / str(node) / "run", **settings).model_copy(update=changes) for node in range(nodes)
     ]
@@ -122,7 +122,7 @@ def _stage(here: StageNode, number: int, nodes: int, port: int) -> None:
     scratch = here.scratch / "scratch"
     scratch.mkdir(parents=True, exist_ok=True)
     Output.scratch = property(lambda output: str(scratch))  # type: ignore[assignment,method-assign]
-    importlib.import_module(STAGES[here.stage].module).train_local = partial(_train, here)  # type: ignore[attr-defined]
+    supervised.train_local = partial(_train, here)  # type: ignore[assignment]
     code = 0
     try:
         if number:
@@ -139,7 +139,6 @@ def _train(
     here: StageNode,
     spec: TrainSpec,
     on_metrics: OnMetrics,
-    nproc: int | None = None,
     gang: Gang | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> None:

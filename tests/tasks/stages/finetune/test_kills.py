@@ -97,7 +97,7 @@ def rows_and_settings(examples: Make, method: str, **settings: object) -> tuple[
 
 def spec_of(base: Artifact, rows: Artifact, settings: FinetuneConfig, out: Path) -> TrainSpec:
     out.mkdir()
-    return tuning_spec(settings, Inputs({"base": base, "examples": rows}), out, 0, 0)
+    return tuning_spec(settings, Inputs({"base": base, "examples": rows}), out)
 
 
 def die_at(monkeypatch: pytest.MonkeyPatch, step: int, rank: int = 0) -> None:

@@ -32,7 +32,7 @@ def test_a_killed_sharded_fine_tuning_resumes_on_one_rank_and_the_reverse(
 ) -> None:
     rows, settings = rows_and_settings(examples, "adapters on 4 bits", steps=6, checkpoint_every=2)
     whole, changing = (spec_of(base, rows, settings, tmp_path / name) for name in ("whole", "changing"))
-    shared = changing.model_copy(update={"layout": Layout(shard=2)})
+    shared = changing.model_copy(update={"place": TrainPlace(layout=Layout(shard=2))})
     Trainer(whole, ALONE).train()
     with monkeypatch.context() as patch:
         die_at(patch, 3, rank=1)

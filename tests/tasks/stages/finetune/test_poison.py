@@ -29,7 +29,7 @@ CASES = {
 
 def trainer_of(loss: str, base: Artifact, made: Artifact, out: Path, **settings: Any) -> Trainer:
     inputs = Inputs({"base": base, "examples": made})
-    return Trainer(tuning_spec(config(loss=loss, steps=12, **settings), inputs, out, 0, 0), ALONE)
+    return Trainer(tuning_spec(config(loss=loss, steps=12, **settings), inputs, out), ALONE)
 
 
 @pytest.mark.parametrize("loss", CASES)

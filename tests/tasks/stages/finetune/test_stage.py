@@ -109,7 +109,7 @@ def test_examples_of_the_other_kind_are_refused(base: Artifact, examples: Make, 
 def test_a_step_names_the_rows_it_read(made: Made, base: Artifact, examples: Make, tmp_path: Path) -> None:
     rows = examples(INSTRUCTIONS)
     tuned = tune(tmp_path / "store", base, rows, config())
-    spec = tuning_spec(config(), Inputs({"base": base, "examples": rows}), tmp_path / "run", 0, 0)
+    spec = tuning_spec(config(), Inputs({"base": base, "examples": rows}), tmp_path / "run")
     tokenizer = Tokenizer.from_str(made.tokenizer.read("tokenizer.json").decode())
     parts = ExampleBatches(spec).microbatches(3, [0, 1]).values()
     text = " ".join(tokenizer.decode(tokens.tolist()) for part in parts for tokens in part.tokens)

@@ -13,7 +13,7 @@ from tasks.core.errors import RecipeError
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.model import model_file
-from tasks.trainer.place import RANKS_VARIABLE, Layout, TrainPlace
+from tasks.trainer.place import Layout, TrainPlace
 from tests.conftest import run_stage_in
 from tests.corpora import Made
 from tests.tasks.stages.train.test_stage import STAGE, kill_when, train
@@ -33,18 +33,17 @@ def curve(artifact: Artifact) -> np.ndarray:
     return np.stack([table[name].to_numpy() for name in ("loss", "grad_norm")])
 
 
-def place(monkeypatch: pytest.MonkeyPatch, **layout: int) -> TrainPlace:
+def place(**layout: int) -> TrainPlace:
     made = Layout.model_validate(layout)
-    monkeypatch.setenv(RANKS_VARIABLE, str(made.ranks))
-    return TrainPlace(layout=made)
+    return TrainPlace(nproc=made.ranks, layout=made)
 
 
 @pytest.mark.soak
 def test_a_sharded_run_killed_and_resumed_in_another_layout_equals_a_single_rank(
-    made: Made, alone: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: Made, alone: Artifact, tmp_path: Path
 ) -> None:
-    kill_when(made, tmp_path, CONFIG, checkpoint.name_of(9), place(monkeypatch, shard=2))
-    found = train(made, tmp_path, CONFIG, place(monkeypatch, tensor=2))
+    kill_when(made, tmp_path, CONFIG, checkpoint.name_of(9), place(shard=2))
+    found = train(made, tmp_path, CONFIG, place(tensor=2))
     assert found.files() == alone.files()
     # From the first step on; rounding errors grow with steps because Adam divides by the root of small squares.
     np.testing.assert_allclose(curve(found)[:, :10], curve(alone)[:, :10], atol=1e-5, rtol=0)
@@ -64,21 +63,18 @@ def test_a_sharded_run_killed_and_resumed_in_another_layout_equals_a_single_rank
 @pytest.mark.soak
 @pytest.mark.parametrize("layout", [{"tensor": 2}, {"shard": 2}, {"pipeline": 2}])
 def test_ranks_of_a_layout_start_from_the_weights_of_an_earlier_run(
-    made: Made, alone: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: dict[str, int]
+    made: Made, alone: Artifact, tmp_path: Path, layout: dict[str, int]
 ) -> None:
     config = CONFIG.model_copy(update={"init_from": str(alone.address), "steps": 3, "milestones": 1})
     inputs = {"shards": made.shards, "plan": made.plan, "initial": alone}
     one = run_stage_in(tmp_path / "one", STAGE, config, inputs, kind="checkpoint")
-    there = place(monkeypatch, **layout)
+    there = place(**layout)
     shared = run_stage_in(tmp_path / "shared", STAGE, config, inputs, kind="checkpoint", place=there)
     np.testing.assert_allclose(curve(shared), curve(one), atol=1e-5, rtol=0)
     assert curve(one)[0, 0] < curve(alone)[0, 0] - 0.5
 
 
-def test_a_layout_that_does_not_match_the_ranks_of_the_place_is_refused(
-    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    halves = place(monkeypatch, shard=2)
-    monkeypatch.setenv(RANKS_VARIABLE, "3")
+def test_a_layout_that_does_not_match_the_ranks_of_the_place_is_refused(made: Made, tmp_path: Path) -> None:
+    halves = place(shard=2).model_copy(update={"nproc": 3})
     with pytest.raises(RecipeError, match="it has 2 ranks, and there are 3"):
         train(made, tmp_path, CONFIG, halves)

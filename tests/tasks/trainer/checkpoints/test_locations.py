@@ -26,7 +26,7 @@ from tasks.trainer.logs import FAULTS, METRICS, read_metrics
 from tasks.trainer.monitoring import monitor
 from tasks.trainer.place import CheckpointLocations, CopyFolder, CopyPolicy, TrainPlace
 from tests.corpora import Made
-from tests.tasks.trainer.checkpoints.test_recovery import RESUME, Fate, Lost, grown, output_in, pushed, train
+from tests.tasks.trainer.checkpoints.test_recovery import RESUME, Fate, Lost, copy_due, grown, output_in, pushed, train
 from tests.tasks.trainer.gangs import contents
 from tests.tasks.trainer.small_run import small_config
 
@@ -103,7 +103,7 @@ def test_a_damaged_copy_falls_back_to_the_same_step_elsewhere_before_an_older_on
     recovery = recovery_of(remote, run, folder)
     for step in (4, 6):
         grown(run, step)
-        recovery.push()
+        copy_due(recovery)
     assert kept_in(folder) == pushed(remote) == [4, 6]
     for place in places:
         damage_at(place, damage, run, folder, remote)
@@ -126,14 +126,14 @@ def test_a_damaged_copy_is_rewritten_when_the_run_reaches_its_step(remote: Store
     run = tmp_path / "run"
     recovery = recovery_of(remote, run, folder)
     grown(run, 6)
-    recovery.push()
+    copy_due(recovery)
     for place in PLACES:
         damage_at(place, "flipped", run, folder, remote)
     again = recovery_of(remote, run, folder)
     again.restore()
     assert (kept_in(folder), pushed(remote), checkpoint.steps_at(run / "checkpoints")) == ([], [], [])
     grown(run, 6)
-    again.push()
+    copy_due(again)
     shutil.rmtree(run)
     there = recovery_of(remote, tmp_path / "there", folder)
     there.restore()
@@ -145,7 +145,7 @@ def test_a_damaged_copy_is_rewritten_when_the_run_reaches_its_step(remote: Store
 def test_an_unreadable_marker_is_a_damaged_copy(remote: Store, tmp_path: Path, folder: Path, damage: str) -> None:
     run = tmp_path / "run"
     grown(run, 6)
-    recovery_of(remote, run, folder).push()
+    copy_due(recovery_of(remote, run, folder))
     (marker,) = folder.rglob(f"{COPY}.json")
     marker.write_text(damage)
     recovery_of(remote, tmp_path / "there", folder).restore()
@@ -159,7 +159,7 @@ def test_the_step_log_is_verified_too(remote: Store, tmp_path: Path, folder: Pat
     recovery = recovery_of(remote, run, folder, milestones=(4,))
     grown(run, 4)
     grown(run, 6)
-    recovery.push()
+    copy_due(recovery)
     (path,) = [path for path in remote.list("") if path.endswith(file)]
     flipped = remote.read(path).replace(b"1.5", b"1.6", 1)
     with remote.write(path) as changed:
@@ -180,12 +180,12 @@ def test_an_outage_of_the_folder_is_one_fault_and_the_store_gets_its_copies(
     away = folder.rename(tmp_path / "unmounted")
     for step in (2, 4):
         grown(run, step)
-        recovery.push()
+        copy_due(recovery)
     assert not folder.exists(), "the disk below a missing mount is not written"
     assert pushed(remote) == [2, 4]
     away.rename(folder)
     grown(run, 6)
-    recovery.push()
+    copy_due(recovery)
     assert kept_in(folder) == [6]
     (fault,) = faults_of(run)
     assert f"step 2 is not in the folder {folder}: the folder {folder} does not exist" in fault
@@ -213,12 +213,12 @@ def test_a_full_folder_is_a_fault_and_leaves_no_partial_copy(
     recovery = recovery_of(remote, run, folder)
     with monkeypatch.context() as disk:
         disk.setattr(core, "_flush", full)
-        recovery.push()
+        copy_due(recovery)
     assert [path for path in folder.rglob("*") if path.is_file()] == []
     assert pushed(remote) == [6]
     (fault,) = faults_of(run)
     assert "full while writing" in fault
-    recovery.push()
+    copy_due(recovery)
     assert kept_in(folder) == [6]
 
 
@@ -250,7 +250,7 @@ def test_every_location_keeps_the_newest_and_every_sixth_step(remote: Store, tmp
     recovery = recovery_of(remote, run, folder, keep=2, keep_every=6)
     for step in range(1, 17):
         grown(run, step)
-        recovery.push()
+        copy_due(recovery)
         checkpoint.prune(run / "checkpoints", 2, 6, ())
     assert kept_in(folder) == pushed(remote) == checkpoint.steps_at(run / "checkpoints") == [6, 12, 15, 16]
     assert len({path.parent for path in folder.rglob(checkpoint.MODEL)}) == 4, "nor are files left of others"
@@ -260,11 +260,12 @@ def test_a_location_is_due_at_its_own_interval_and_at_the_end(remote: Store, tmp
     run = tmp_path / "run"
     settings = CheckpointLocations(folder=CopyFolder(path=str(folder), keep=9), store=CopyPolicy(every=5, keep=9))
     recovery = Recovery(output_in(remote), run, (), settings)
-    for step in range(2, 15, 2):
+    for step in range(2, 13, 2):
         grown(run, step)
-        recovery.push(last=step == 14)
-    assert kept_in(folder) == [2, 4, 6, 8, 10, 12, 14]
-    assert pushed(remote) == [2, 8, 14]
+        copy_due(recovery)
+    recovery.push()
+    assert kept_in(folder) == [2, 4, 6, 8, 10, 12]
+    assert pushed(remote) == [2, 8, 12]
 
 
 def test_a_replaced_attempt_commits_no_copy(remote: Store, tmp_path: Path, folder: Path) -> None:
@@ -277,7 +278,7 @@ def test_a_replaced_attempt_commits_no_copy(remote: Store, tmp_path: Path, folde
 
     recovery.output.fence = replaced
     with pytest.raises(SupersededError):
-        recovery.push()
+        copy_due(recovery)
     assert kept_in(folder) == pushed(remote) == []
 
 
@@ -300,7 +301,7 @@ def test_a_blocking_folder_is_a_fault_and_delays_neither_run_nor_store(
     for step in (4, 6, 8):
         grown(run, step)
         checkpoint.prune(run / "checkpoints", 1, 0, ())
-        recovery.push()
+        copy_due(recovery)
     assert (kept_in(folder), pushed(remote)) == ([], [6, 8])
     (fault,) = faults_of(run)
     assert "step 4 is not in the folder" in fault
@@ -308,7 +309,7 @@ def test_a_blocking_folder_is_a_fault_and_delays_neither_run_nor_store(
     answers.set()
     recovery.copiers[0].wait(None)
     assert kept_in(folder) == [4], "the ranks have removed it from scratch meanwhile"
-    recovery.push()
+    copy_due(recovery)
     assert kept_in(folder) == [4, 8]
 
 

@@ -59,6 +59,12 @@ def grown(run: Path, step: int) -> Path:
     return save_whole(run / "checkpoints", step, {"w": torch.full((3,), step)}, {"m": torch.zeros(3)}, {"run": {}})
 
 
+def copy_due(recovery: Recovery) -> None:
+    """Copies the newest checkpoint to the locations that are due, and waits."""
+    recovery.keep_up(0)
+    recovery.wait()
+
+
 def recovery_of(store: Store, run: Path, fingerprint: str = "a run", **more: tuple[int, ...]) -> Recovery:
     run.mkdir(parents=True, exist_ok=True)
     return Recovery(output_in(store, fingerprint), run, more.get("milestones", ()))
@@ -75,7 +81,7 @@ def test_another_machine_resumes_from_the_newest_checkpoint_in_the_store(remote:
     recovery = recovery_of(remote, run)
     for step in (2, 4, 6):
         grown(run, step)
-        recovery.push()
+        copy_due(recovery)
     assert pushed(remote) == [4, 6]
     there = move(remote, tmp_path / "there")
     assert load_file(there / "checkpoints" / checkpoint.name_of(6) / checkpoint.MODEL)["w"].tolist() == [6, 6, 6]
@@ -91,7 +97,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_previous_one(
     recovery = recovery_of(remote, run)
     for step in (2, 4):
         grown(run, step)
-        recovery.push()
+        copy_due(recovery)
     (weights,) = [path for path in remote.list(RESUME) if f"{checkpoint.name_of(4)}-" in path and "model" in path]
     with remote.write(weights) as file:
         file.write(b"bad")
@@ -104,7 +110,7 @@ def test_newer_local_checkpoints_are_kept(remote: Store, tmp_path: Path) -> None
     run = tmp_path / "here"
     recovery = recovery_of(remote, run)
     grown(run, 4)
-    recovery.push()
+    copy_due(recovery)
     there = tmp_path / "there"
     grown(there, 6)
     assert checkpoint.steps_at(move(remote, there) / "checkpoints") == [4, 6], "4 is for a rollback"
@@ -122,7 +128,7 @@ def test_an_incompletely_uploaded_checkpoint_does_not_exist_and_is_removed(remot
     assert not (move(remote, tmp_path / "there") / "checkpoints").exists()
     for step in (4, 6):
         grown(run, step)
-        recovery.push()
+        copy_due(recovery)
     assert not [path for path in remote.list(RESUME) if "killed" in path]
 
 
@@ -130,7 +136,7 @@ def test_checkpoints_of_another_run_at_the_same_address_are_removed(remote: Stor
     run = tmp_path / "here"
     recovery = recovery_of(remote, run)
     grown(run, 4)
-    recovery.push()
+    copy_due(recovery)
     recovery_of(remote, tmp_path / "there", "another run").restore()
     assert remote.list(RESUME) == []
 
@@ -140,7 +146,7 @@ def test_milestones_are_committed_before_newer_checkpoints(remote: Store, tmp_pa
     recovery = recovery_of(remote, run, milestones=(4, 8))
     grown(run, 4)
     grown(run, 6)
-    recovery.push()
+    copy_due(recovery)
     assert list(recovery.output.committed) == [checkpoint.name_of(4)]
     there = move(remote, tmp_path / "there", milestones=(4, 8))
     assert checkpoint.steps_at(there / "checkpoints") == [4, 6]
@@ -197,7 +203,7 @@ def test_nothing_is_copied_if_the_scratch_folder_is_in_the_store(tmp_path: Path)
     store = Store(str(tmp_path))
     run = Path(output_in(store).scratch)
     grown(run, 4)
-    recovery_of(store, run).push()
+    copy_due(recovery_of(store, run))
     assert store.list(RESUME) == []
 
 

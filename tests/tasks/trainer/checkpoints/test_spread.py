@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from tasks.core.store import Store
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.copies import OtherNodesLate, handed_over
 from tasks.trainer.checkpoints.disks import Disk
-from tasks.trainer.checkpoints.node_copies import NodeCopies
+from tasks.trainer.checkpoints.node_copies import NodeCopies, take_folder
 from tasks.trainer.checkpoints.recovery import FOLDER, Recovery
 from tasks.trainer.checkpoints.saving import Saver
 from tasks.trainer.checkpoints.sources import CopySource
@@ -58,8 +59,10 @@ def nodes_of(store: Store, tmp_path: Path, *milestones: int) -> tuple[Recovery, 
     """The checkpoints of node 0 and of node 1 of a run."""
     output = output_in(store)
     first = Recovery(output, tmp_path / "0", milestones, nodes=2)
-    there = SimpleNamespace(**{**vars(output_in(store)), "scratch": str(tmp_path / "1"), "check_fence": lambda: None})
-    return first, NodeCopies(there, 1, 2, milestones, CheckpointLocations())  # type: ignore[arg-type]
+    there: Any = SimpleNamespace(
+        **{**vars(output_in(store)), "scratch": str(tmp_path / "1"), "check_fence": lambda: None}
+    )
+    return first, NodeCopies(there, take_folder(there, 1), 2, milestones, CheckpointLocations())
 
 
 def copied(store: Store) -> list[int]:
@@ -71,11 +74,11 @@ def test_a_copy_is_committed_only_when_the_files_of_all_nodes_are_there(store: S
     spread([first.run, second.run], 4)
     for copier in first.copiers:
         copier.location.patience_s = 0
-    first.push(last=True)
+    first.push()
     assert copied(store) == []
     second._push()
     assert copied(store) == []
-    first.push(last=True)
+    first.push()
     assert copied(store) == [4]
     fetched = Recovery(output_in(store), tmp_path / "alone", ())
     fetched.restore()

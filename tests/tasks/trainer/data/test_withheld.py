@@ -30,7 +30,7 @@ from tasks.trainer.integrity.poison import (
 from tasks.trainer.logs import FAULTS, METRICS, SKIPPED, read_metrics
 from tasks.trainer.loop import Trainer, TrainingStopped
 from tasks.trainer.model.loss import IGNORED
-from tasks.trainer.place import Layout
+from tasks.trainer.place import Layout, TrainPlace
 from tests.corpora import Made, corpus, tokens_in
 from tests.tasks.trainer.faulty import poison, ranks_of
 from tests.tasks.trainer.small_run import digests, small_spec
@@ -253,7 +253,7 @@ def test_a_sharded_layout_finds_the_same_documents_as_one_rank(
     tokens = tokens_of_books(trainer)
     poison(trainer, tokens)
     trainer.train()
-    shared = shared.model_copy(update={"layout": Layout.model_validate(layout)})
+    shared = shared.model_copy(update={"place": TrainPlace(layout=Layout.model_validate(layout))})
     assert ranks_of(shared, ranks, poison={"poisonous": tokens}) == [0] * ranks
     found = read_metrics(tmp_path / "shared" / FAULTS)
     assert len(found) > 1

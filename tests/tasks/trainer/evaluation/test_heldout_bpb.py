@@ -26,7 +26,7 @@ from tasks.trainer.evaluation.items import EncodedAnswer, EncodedItem, ScoringRe
 from tasks.trainer.logs import METRICS, read_metrics
 from tasks.trainer.loop import Trainer, TrainingStopped
 from tasks.trainer.model.model_file import describe, load_model
-from tasks.trainer.place import Layout
+from tasks.trainer.place import Layout, TrainPlace
 from tasks.trainer.spec import make_spec
 from tests.conftest import run_stage_in
 from tests.corpora import Made, corpus, tokens_in
@@ -109,7 +109,7 @@ def test_a_resumed_run_and_any_number_of_ranks_write_the_same_lines(made: Made, 
 
 @pytest.mark.parametrize("layout", [{"shard": 2}, pytest.param({"context": 2}, marks=pytest.mark.soak)])
 def test_held_out_evaluation_does_not_change_a_sharded_run(made: Made, tmp_path: Path, layout: dict[str, int]) -> None:
-    shared = {"layout": Layout.model_validate(layout)}
+    shared = {"place": TrainPlace(layout=Layout.model_validate(layout))}
     settings = {"steps": 6, "checkpoint_every": 6, "milestones": 1}
     plain, spec = (
         small_spec(made, tmp_path / name, **settings, **more).model_copy(update=shared)

@@ -32,7 +32,7 @@ from tasks.trainer.launch import failure
 from tasks.trainer.logs import FAULTS, METRICS, SKIPPED, read_metrics
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.replica import hash_of, minority
-from tasks.trainer.place import Layout
+from tasks.trainer.place import Layout, TrainPlace
 from tests.corpora import Made
 from tests.tasks.trainer.faulty import ranks_of
 from tests.tasks.trainer.small_run import digests, small_spec
@@ -104,7 +104,7 @@ def test_a_flipped_gradient_bit_names_its_rank_and_the_step_is_corrected(
 def test_a_flipped_low_gradient_bit_is_found_in_a_checked_step(
     made: Made, clean: dict[str, str], tmp_path: Path
 ) -> None:
-    spec = spec_at(made, tmp_path).model_copy(update={"check_every": 4})
+    spec = spec_at(made, tmp_path).model_copy(update={"place": TrainPlace(check_every=4)})
     assert ranks_of(spec, 2, share={"rank": 0, "step": 7, "bit": 0}) == [0, 0]
     (what,) = whats(tmp_path)
     assert what.startswith("rank 0 on ")
@@ -113,7 +113,7 @@ def test_a_flipped_low_gradient_bit_is_found_in_a_checked_step(
 
 
 def test_a_rank_that_always_computes_wrong_is_identified_and_ends_the_run(made: Made, tmp_path: Path) -> None:
-    spec = small_spec(made, tmp_path, batch_size=6).model_copy(update={"check_every": 4})
+    spec = small_spec(made, tmp_path, batch_size=6).model_copy(update={"place": TrainPlace(check_every=4)})
     assert ranks_of(spec, 3, activation={"rank": 1, "step": 5, "bit": 12, "last": 99}) == [1, 1, 1]
     (what,) = whats(tmp_path)
     assert what.startswith("rank 1 on ")
@@ -134,7 +134,7 @@ def test_a_rank_that_fails_the_self_test_at_the_start_is_refused_by_rank_and_mac
 def layout_at(made: Made, folder: Path, layout: dict[str, int], **settings: int) -> TrainSpec:
     model = ModelConfig(layers=2, dim=32, heads=4, tie_embeddings=False)
     spec = small_spec(made, folder, model=model, **{"checkpoint_every": 4, "milestones": 1, **settings})
-    return spec.model_copy(update={"layout": Layout.model_validate(layout), "check_every": 4})
+    return spec.model_copy(update={"place": TrainPlace(layout=Layout.model_validate(layout), check_every=4)})
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_a_non_finite_value_on_one_rank_is_refused_by_all(
     made: Made, tmp_path: Path, layout: dict[str, int] | None
 ) -> None:
     spec = small_spec(made, tmp_path, steps=6, model=ModelConfig(layers=2, dim=32, heads=4, tie_embeddings=False))
-    spec = spec.model_copy(update={"layout": layout and Layout.model_validate(layout)})
+    spec = spec.model_copy(update={"place": TrainPlace(layout=layout and Layout.model_validate(layout))})
     assert ranks_of(spec, 2, nan={"number": 1, "step": 3}) == [0, 0]
     assert [line["loss"] is None for line in read_metrics(tmp_path / METRICS)] == [False] * 3 + [True] + [False] * 2
     assert [line["step"] for line in read_metrics(tmp_path / SKIPPED)] == [3]
@@ -281,7 +281,7 @@ def test_fifty_clean_runs_report_no_corruption(made: Made, tmp_path: Path) -> No
     for number in range(50):
         folder = tmp_path / str(number)
         spec = small_spec(made, folder, steps=12, init_seed=number, seed=number)
-        spec = spec.model_copy(update={"check_every": 2})
+        spec = spec.model_copy(update={"place": TrainPlace(check_every=2)})
         assert ranks_of(spec, 2) == [0, 0], failure.recorded(folder)
         assert read_metrics(folder / FAULTS) == [], json.dumps(number)
 
@@ -307,7 +307,7 @@ def test_clean_sharded_runs_report_no_corruption(
         model = ModelConfig(layers=4, dim=32, heads=4, kv_heads=2, tie_embeddings=False)
         spec = layout_at(made, tmp_path / str(number), layout, batch_size=8, seed=number, steps=16)
         run = spec.run.model_copy(update={"model": model})
-        spec = spec.model_copy(update={"run": run, "check_every": 2})
+        spec = spec.model_copy(update={"run": run, "place": TrainPlace(check_every=2)})
         assert ranks_of(spec, ranks) == [0] * ranks, failure.recorded(tmp_path / str(number))
         assert read_metrics(tmp_path / str(number) / FAULTS) == []
 

@@ -16,7 +16,7 @@ from tasks.trainer.integrity.guard import MAX_ROLLBACKS, MIN_LOSSES, ROLL_BACK_A
 from tasks.trainer.logs import FAULTS, METRICS, SKIPPED, read_metrics
 from tasks.trainer.loop import Trainer, TrainingStopped
 from tests.corpora import Made
-from tests.tasks.trainer.checkpoints.test_recovery import output_in
+from tests.tasks.trainer.checkpoints.test_recovery import copy_due, output_in
 from tests.tasks.trainer.faulty import damage, ranks_of
 from tests.tasks.trainer.small_run import digests, save_whole, small_config, small_spec
 from tests.tasks.trainer.test_loop import ALONE, stop_after
@@ -115,7 +115,7 @@ def test_a_machine_that_fetches_a_checkpoint_also_fetches_the_previous_one(made:
         stop_after(trainer, step - 1)
         with pytest.raises(TrainingStopped):
             trainer.train()
-        recovery.push()
+        copy_due(recovery)
     there = small_spec(made, tmp_path / "there", **SETTINGS)
     Recovery(output_in(store), tmp_path / "there", (24,)).restore()
     assert checkpoint.steps_at(tmp_path / "there" / "checkpoints") == [3, 6]

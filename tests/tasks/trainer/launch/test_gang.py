@@ -27,12 +27,12 @@ from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.recovery import FOLDER
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.launch import gang_agent, launcher
-from tasks.trainer.launch.gang import ADDRESS, NODE, NODES, PORT, Gang, node_of
+from tasks.trainer.launch.gang import ADDRESS, NODE, NODES, NPROC, PORT, Gang, node_of, nproc_of
 from tasks.trainer.launch.gang_agent import decisive_code
 from tasks.trainer.launch.launcher import explain, train_local, training_command
 from tasks.trainer.logs import METRICS, read_metrics, read_starts
 from tasks.trainer.loop import Trainer
-from tasks.trainer.place import Layout, PreemptionNotice, TrainPlace, preemption_here
+from tasks.trainer.place import Layout, PreemptionNotice, TrainPlace
 from tests.corpora import Made
 from tests.s3_server import S3Server
 from tests.tasks.trainer.gangs import contents, ended, free_port, gang, pod, recipe_of, store_with, trained_in
@@ -91,14 +91,18 @@ def no_agent_outlives_its_test() -> Iterator[None]:
 
 
 def agents(
-    made: Made, folder: Path, *settings: dict[str, object], layout: Layout | None = None
+    made: Made,
+    folder: Path,
+    *settings: dict[str, object],
+    layout: Layout | None = None,
+    preemption: PreemptionNotice | None = None,
 ) -> "list[subprocess.Popen[bytes]]":
     """Starts the agent of every node, with one rank; node n writes to `folder`/n, or with a layout to its own disk."""
     place = {NODES: str(len(settings)), ADDRESS: "localhost", PORT: str(free_port()), "SLUICE_PEER_TIMEOUT": "3"}
     started = []
     for node, mine in enumerate(settings):
         spec = small_spec(made, folder / str(node) / ("run" if layout else ""), **mine)
-        spec = spec.model_copy(update={"layout": layout})
+        spec = spec.model_copy(update={"place": TrainPlace(layout=layout, preemption=preemption)})
         path = Path(spec.out) / "given.json"
         path.write_text(canonical_json(spec))
         environment = {**os.environ, **place, NODE: str(node)}
@@ -201,7 +205,7 @@ def test_a_joining_node_gets_layout_locations_and_preemption_notice_of_the_place
 
     def join(config: object, inputs: object, output: Output) -> None:
         place = TrainPlace.of(output.place)
-        seen.append((place.layout, place.checkpoints.keep_every, preemption_here()))
+        seen.append((place.layout, place.checkpoints.keep_every, place.preemption))
 
     monkeypatch.setattr("tasks.stages.train.stage.HOOKS", Hooks(join=join))
     place = {"layout": {"shard": 2}, "checkpoints.keep_every": 50, "preemption": {"provider": "aws"}}
@@ -309,6 +313,13 @@ def test_a_pod_reads_its_rank_from_the_torchrun_variables() -> None:
     assert Gang.from_environment(place).environment() == place
     assert node_of(place) == 3
     assert node_of({NODES: "1:1", NODE: "0"}) == node_of({}) == 0
+
+
+def test_a_pod_reads_its_number_of_ranks_from_the_torchrun_variable() -> None:
+    assert (nproc_of({NPROC: "8"}), nproc_of({})) == (8, None)
+    for wrong in ("auto", "0"):
+        with pytest.raises(RecipeError, match=f'{NPROC} is "{wrong}"'):
+            nproc_of({NPROC: wrong})
 
 
 @pytest.mark.parametrize(

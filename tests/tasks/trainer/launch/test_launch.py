@@ -23,6 +23,7 @@ from tasks.trainer.launch import failure, launcher
 from tasks.trainer.launch.launcher import LOG, PARENT_PIPE, explain, train_local, training_command
 from tasks.trainer.logs import DETERMINISTIC, FAULTS, METRICS, read_metrics
 from tasks.trainer.loop import Trainer
+from tasks.trainer.place import TrainPlace
 from tests.corpora import Made
 from tests.tasks.trainer.launch import killed_rank
 from tests.tasks.trainer.small_run import digests, small_spec
@@ -37,8 +38,12 @@ import sys
 from pathlib import Path
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.launch.launcher import train_local
-train_local(TrainSpec.model_validate_json(Path(sys.argv[1]).read_bytes()), lambda step, values: None, int(sys.argv[2]))
+train_local(TrainSpec.model_validate_json(Path(sys.argv[1]).read_bytes()), lambda step, values: None)
 """
+
+
+def on_ranks(spec: TrainSpec, nproc: int) -> TrainSpec:
+    return spec.model_copy(update={"place": TrainPlace(nproc=nproc)})
 
 
 def write(spec: TrainSpec) -> Path:
@@ -69,8 +74,8 @@ def curve(spec: TrainSpec) -> list[list[float]]:
 def test_one_rank_and_two_ranks_end_with_the_same_bytes(made: Made, tmp_path: Path) -> None:
     told: list[int] = []
     one, two = (small_spec(made, tmp_path / name) for name in ("1", "2"))
-    train_local(one, lambda step, values: None, 1)
-    train_local(two, lambda step, values: told.append(step), 2)
+    train_local(one, lambda step, values: None)
+    train_local(on_ranks(two, 2), lambda step, values: told.append(step))
     assert digests(tmp_path / "1") == digests(tmp_path / "2")
     assert len(digests(tmp_path / "1")) == 12
     assert curve(one) == curve(two)
@@ -79,7 +84,7 @@ def test_one_rank_and_two_ranks_end_with_the_same_bytes(made: Made, tmp_path: Pa
 
 def test_no_trainer_outlives_a_parent_that_was_killed(made: Made, tmp_path: Path) -> None:
     spec = small_spec(made, tmp_path, steps=LONG, checkpoint_every=LONG)
-    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(write(spec)), "2"])
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(write(on_ranks(spec, 2)))])
     until(lambda: steps_done(spec) > 2)
     assert len(trainers(spec)) == 2
     parent.kill()
@@ -110,7 +115,7 @@ def test_two_ranks_of_which_one_is_killed_end_with_the_bytes_of_one_rank(
     # A busy machine may learn of a step when the run is done, so the rank kills itself.
     command = [sys.executable, "-m", killed_rank.__name__]
     monkeypatch.setattr(launcher, "training_command", lambda path, nproc: [*command, "--spec", path, "--nproc", "2"])
-    train_local(broken, lambda step, values: told.append(step), 2)
+    train_local(broken, lambda step, values: told.append(step))
     assert told == list(range(80))
     log = (tmp_path / "broken" / LOG).read_text()
     assert log.count("[rank 0] INFO resumed at step 20 of 80") == 1
@@ -124,7 +129,7 @@ def test_two_ranks_of_which_one_is_killed_end_with_the_bytes_of_one_rank(
 def test_twenty_kills_of_ranks_and_agents_change_no_byte(made: Made, tmp_path: Path) -> None:
     settings = {"steps": 640, "checkpoint_every": 20, "milestones": 1}
     whole, broken = (small_spec(made, tmp_path / name, **settings) for name in ("whole", "broken"))
-    train_local(whole, lambda step, values: None, 1)
+    train_local(whole, lambda step, values: None)
     draw = random.Random(20)
     # Ten in steps that write a checkpoint, ten in any step; of a rank or of the agent.
     due = [30 * number + (20 - 30 * number % 20 if number % 2 else draw.randint(0, 19)) for number in range(1, 21)]
@@ -138,7 +143,7 @@ def test_twenty_kills_of_ranks_and_agents_change_no_byte(made: Made, tmp_path: P
 
     for _ in range(21):
         with contextlib.suppress(TransientError):  # the agent was killed, or reached its limit of restarts
-            train_local(broken, kill, 2)
+            train_local(on_ranks(broken, 2), kill)
             break
     assert not kills
     final = f"checkpoints/{checkpoint.name_of(640)}/*"
@@ -169,7 +174,7 @@ def test_a_rank_stopped_before_training_is_not_restarted(made: Made, tmp_path: P
 
 def test_a_stopping_parent_waits_for_the_checkpoint(made: Made, tmp_path: Path) -> None:
     spec = small_spec(made, tmp_path, steps=LONG, checkpoint_every=LONG)
-    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(write(spec)), "1"])
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(write(spec))])
     until(lambda: steps_done(spec) > 2)
     parent.terminate()
     assert parent.wait(60) == 143
@@ -182,7 +187,7 @@ def test_a_stopping_parent_waits_for_the_checkpoint(made: Made, tmp_path: Path) 
 def test_an_invalid_run_is_refused_with_its_cause(made: Made, tmp_path: Path, ranks: int) -> None:
     spec = small_spec(made, tmp_path).model_copy(update={"weights": {"code": 0.5, "poems": 0.5}})
     with pytest.raises(InputError, match='the source "poems" has a weight but no sequence'):
-        train_local(spec, lambda step, values: None, ranks)
+        train_local(on_ranks(spec, ranks), lambda step, values: None)
     # No rank tried twice: restarted ranks read the recorded failure. The second rank may be stopped
     # before it logs its own.
     assert 1 <= (tmp_path / LOG).read_text().count("has a weight but no sequence") <= ranks
@@ -228,7 +233,7 @@ def test_an_error_in_the_caller_stops_the_run_and_waits_until_it_has_saved(
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train_local(small_spec(made, tmp_path), fail, 1)
+        train_local(small_spec(made, tmp_path), fail)
     assert (tmp_path / "saved").exists()
 
 
@@ -240,7 +245,7 @@ def test_an_error_in_the_caller_ends_the_run_with_a_checkpoint(made: Made, tmp_p
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train_local(spec, fail, 1)
+        train_local(spec, fail)
     assert checkpoint.steps_at(tmp_path / "checkpoints")
     assert not trainers(spec)
 

@@ -15,7 +15,7 @@ from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.launch.launcher import training_command
 from tasks.trainer.launch.preemption import Aws, Gcp, UnexpectedResponse, watch
 from tasks.trainer.logs import FAULTS, METRICS, last_step, read_metrics
-from tasks.trainer.place import PREEMPTION_VARIABLE, PreemptionNotice
+from tasks.trainer.place import PreemptionNotice, TrainPlace
 from tests.corpora import Made
 from tests.tasks.trainer.checkpoints.test_recovery import Fate, train
 from tests.tasks.trainer.launch.metadata_server import MetadataServer, metadata_server
@@ -32,25 +32,20 @@ def server() -> Iterator[MetadataServer]:
         yield server
 
 
-def settings(server: MetadataServer, provider: str) -> str:
-    return PreemptionNotice(provider=provider, url=server.url, poll_s=0.1).model_dump_json()  # type: ignore[arg-type]
+def notice(server: MetadataServer, provider: str) -> PreemptionNotice:
+    return PreemptionNotice(provider=provider, url=server.url, poll_s=0.1)  # type: ignore[arg-type]
 
 
 def test_a_preempted_stage_saves_and_exits_like_after_sigterm(
-    made: Made,
-    server: MetadataServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    made: Made, server: MetadataServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store, config = Store(str(tmp_path)), small_config(steps=2000, checkpoint_every=2000)
-    monkeypatch.setenv(PREEMPTION_VARIABLE, settings(server, "aws"))
 
     def preempt() -> None:
         server.preempted = True
 
     with pytest.raises(StoppedError):
-        train(made, store, config, Fate(5, preempt))
+        train(made, store, config, Fate(5, preempt), TrainPlace(preemption=notice(server, "aws")))
     (run,) = tmp_path.glob("**/epoch-000001")
     (step,) = checkpoint.steps_at(run / "checkpoints")
     assert 5 < step < 2000
@@ -65,11 +60,13 @@ def test_a_preempted_stage_saves_and_exits_like_after_sigterm(
 
 @pytest.mark.soak
 def test_a_preempted_agent_of_two_ranks_exits_with_143(made: Made, server: MetadataServer, tmp_path: Path) -> None:
-    spec = small_spec(made, tmp_path, **ENDLESS)
+    spec = small_spec(made, tmp_path, **ENDLESS).model_copy(
+        update={"place": TrainPlace(preemption=notice(server, "gcp"))}
+    )
     path = tmp_path / "given.json"
     path.write_text(canonical_json(spec))
     # A proxy that does not exist: requests are direct.
-    environment = {**os.environ, PREEMPTION_VARIABLE: settings(server, "gcp"), "http_proxy": "http://127.0.0.1:9"}
+    environment = {**os.environ, "http_proxy": "http://127.0.0.1:9"}
     agent = subprocess.Popen(training_command(str(path), 2), stdin=subprocess.DEVNULL, env=environment)
     until(lambda: last_step(tmp_path / METRICS) > 3)
     assert agent.poll() is None
@@ -82,11 +79,8 @@ def test_a_preempted_agent_of_two_ranks_exits_with_143(made: Made, server: Metad
 
 
 @pytest.mark.soak
-def test_a_preempted_node_stops_the_gang_with_a_checkpoint(
-    made: Made, server: MetadataServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(PREEMPTION_VARIABLE, settings(server, "gcp"))
-    nodes = agents(made, tmp_path, ENDLESS, ENDLESS)
+def test_a_preempted_node_stops_the_gang_with_a_checkpoint(made: Made, server: MetadataServer, tmp_path: Path) -> None:
+    nodes = agents(made, tmp_path, ENDLESS, ENDLESS, preemption=notice(server, "gcp"))
     until(lambda: last_step(tmp_path / "0" / METRICS) > 3)
     server.preempted = True
     assert codes(nodes) == [143, 143]

@@ -31,7 +31,7 @@ from tasks.trainer.parallel import sharded
 from tasks.trainer.parallel.mesh import Mesh
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.sharded import initialize_shards, shards_of
-from tasks.trainer.place import Layout
+from tasks.trainer.place import Layout, TrainPlace
 from tasks.trainer.spec import make_spec
 from tests.conftest import run_stage_in
 from tests.corpora import Made
@@ -133,7 +133,7 @@ def test_random_weights_are_drawn_only_for_a_new_run_without_initial_weights(
     def start(spec: TrainSpec) -> int:
         """Constructs a run, and trains it to the end; returns the number of random weights."""
         drawn.clear()
-        Trainer(spec.model_copy(update={"layout": layout}), ALONE).train()
+        Trainer(spec.model_copy(update={"place": TrainPlace(layout=layout)}), ALONE).train()
         return len(drawn)
 
     fresh = small_spec(made, tmp_path / "fresh", steps=2)

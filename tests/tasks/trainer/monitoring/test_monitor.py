@@ -20,6 +20,7 @@ from tasks.trainer.config import InitialSpec, TrainSpec
 from tasks.trainer.monitoring import monitor, report
 from tasks.trainer.monitoring.monitor import Monitor
 from tasks.trainer.monitoring.report import BUCKETS, RunData, chart, thinned
+from tasks.trainer.place import TrainPlace
 from tests.corpora import Made
 from tests.tasks.trainer.faulty import ranks_of
 from tests.tasks.trainer.in_process import training_in_process
@@ -217,7 +218,7 @@ def test_a_chart_of_many_steps_keeps_every_spike() -> None:
 
 def test_a_corrupt_rank_is_an_alert_in_store_and_tracker(made: Made, tmp_path: Path) -> None:
     monitor, tracker, spec = watched(made, tmp_path)
-    short = spec.model_copy(update={"run": small_config(steps=4), "check_every": 2})
+    short = spec.model_copy(update={"run": small_config(steps=4), "place": TrainPlace(check_every=2)})
     assert ranks_of(short, 2, share={"rank": 1, "step": 3, "bit": 0}) == [0, 0]
     monitor.tick()
     (alert,) = monitor.alerts()

@@ -9,12 +9,14 @@ import torch
 import torch.distributed as dist
 
 from tasks.trainer.loop import Trainer
-from tasks.trainer.parallel.ranks import Ranks, checkpoint_group
-from tasks.trainer.place import TIMEOUTS_VARIABLE, Timeouts
+from tasks.trainer.parallel.ranks import Ranks
+from tasks.trainer.place import Timeouts
 from tests.corpora import Made
 from tests.tasks.trainer.forks import forked
 from tests.tasks.trainer.gangs import free_port
 from tests.tasks.trainer.small_run import small_spec
+
+TIMEOUTS = Timeouts(start_s=50, step_s=7, checkpoint_s=90)
 
 
 def timeout_of(group: dist.ProcessGroup | None) -> timedelta:
@@ -26,9 +28,8 @@ def timeout_of(group: dist.ProcessGroup | None) -> timedelta:
 
 def rank(number: int, port: int) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(number), "WORLD_SIZE": "2"}
-    os.environ[TIMEOUTS_VARIABLE] = Timeouts(start_s=50, step_s=7, checkpoint_s=90).model_dump_json()
-    with Ranks.from_environment() as ranks:
-        groups = [None, dist.new_group(), checkpoint_group()]
+    with Ranks.from_environment(TIMEOUTS) as ranks:
+        groups = [None, dist.new_group(), ranks.checkpoint_group()]
         before = [timeout_of(group).total_seconds() for group in groups]
         ranks.end_start()
         after = [timeout_of(group).total_seconds() for group in groups]
@@ -37,11 +38,10 @@ def rank(number: int, port: int) -> None:
 
 def later_run(number: int, port: int, later_port: int) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(number), "WORLD_SIZE": "2"}
-    os.environ[TIMEOUTS_VARIABLE] = Timeouts(start_s=50, step_s=7, checkpoint_s=90).model_dump_json()
-    with Ranks.from_environment():
-        checkpoint_group()
+    with Ranks.from_environment(TIMEOUTS) as ranks:
+        ranks.checkpoint_group()
     os.environ["MASTER_PORT"] = str(later_port)
-    with Ranks.from_environment() as ranks:
+    with Ranks.from_environment(TIMEOUTS) as ranks:
         groups = [None, dist.new_group(), dist.new_group()]
         ranks.end_start()
         after = [timeout_of(group).total_seconds() for group in groups]
