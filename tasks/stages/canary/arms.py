@@ -34,6 +34,7 @@ from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import ShardSet
 from tasks.stages.canary import CURRENT, REPEATED, CanaryConfig, design, evidence, heldout, variants
 from tasks.stages.canary.cost import CycleCost
+from tasks.stages.canary.decision import Decision
 from tasks.stages.canary.design import Space
 from tasks.stages.canary.registration import (
     ARMS,
@@ -41,6 +42,7 @@ from tasks.stages.canary.registration import (
     RESULT,
     Arm,
     Cycle,
+    continues,
     registered_settings,
     require_repetition,
     rules,
@@ -72,13 +74,14 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
         cycle = following(config, json.loads(inputs["before"].read(CYCLE)), results, cost)
     else:
         previous = inputs.get("previous")
-        decision = json.loads(previous.read("mixture.json")) if previous else None
-        overridden = previous is not None and previous.record.config.get("current") != config.current
+        decision = Decision.read(previous) if previous else None
+        accepted = decision.weights if decision and continues(config, previous) else None
+        proposed = decision.response.proposed_weights if decision and decision.response else None
         targets(config, plan.summary["heldout_documents"])
         sequences = {source: plan.sequences[source] for source in plan.sources}
-        cycle = first(config, sequences, cost, decision, overridden=overridden)
+        cycle = first(config, sequences, cost, accepted, proposed)
         cycle = {**cycle, "evidence": _evidence(inputs, plan.summary["by"], cost)}
-        cycle["registered"]["rules"] += [_start(inputs, overridden=overridden), cycle["evidence"]["note"]]
+        cycle["registered"]["rules"] += [_start(config, inputs), cycle["evidence"]["note"]]
     this = cycle["rounds"][-1]
     arms = [arm for arm in cycle["arms"] if arm["arm"] in this["arms"]]
     if CYCLE not in output.committed:
@@ -99,15 +102,15 @@ def _evidence(inputs: Inputs, by: str, cost: CycleCost) -> dict[str, Any]:
     return {**evidence.registered(inputs.get("earlier"), by, flops), "by": by, "flops": flops, "content": content}
 
 
-def _start(inputs: Inputs, *, overridden: bool) -> str:
+def _start(config: CanaryConfig, inputs: Inputs) -> str:
     """Returns in words where the current mixture comes from."""
     newest, accepted = inputs.get("earlier"), inputs.get("previous")
     rejected = (
         f"{newest.address} was rejected. " if newest and newest.address != (accepted and accepted.address) else ""
     )
-    if accepted is None or overridden:
-        return f"{rejected}The current mixture is that of the recipe."
-    return f"{rejected}The current mixture is the decision of {accepted.address}."
+    if accepted and continues(config, accepted):
+        return f"{rejected}The current mixture is the decision of {accepted.address}."
+    return f"{rejected}The current mixture is that of the recipe."
 
 
 def _of_settings(config: CanaryConfig, inputs: Inputs, cost: CycleCost) -> Cycle:
@@ -126,12 +129,12 @@ def space_of(config: CanaryConfig, sequences: Mapping[str, int], kept: Mapping[s
 
 
 def kept_ratios(
-    config: CanaryConfig, sequences: Mapping[str, int], previous: Mapping[str, Any] | None
+    config: CanaryConfig, sequences: Mapping[str, int], accepted: Mapping[str, float] | None
 ) -> dict[str, float]:
     """Returns the ratios that sources of the previous decision keep; {} if no source was added to at least two."""
-    if not (config.reuse and config.arms) or previous is None or not set(sequences) - set(previous["weights"]):
+    if not (config.reuse and config.arms) or accepted is None or not set(sequences) - set(accepted):
         return {}
-    weights = {source: weight for source, weight in previous["weights"].items() if source in sequences}
+    weights = {source: weight for source, weight in accepted.items() if source in sequences}
     return grid_weights(weights) if sum(weight > 0 for weight in weights.values()) > 1 else {}
 
 
@@ -139,15 +142,14 @@ def first(
     config: CanaryConfig,
     sequences: Mapping[str, int],
     cost: CycleCost,
-    previous: Mapping[str, Any] | None = None,
-    *,
-    overridden: bool = False,
+    accepted: Mapping[str, float] | None = None,
+    proposed: Mapping[str, float] | None = None,
 ) -> Cycle:
     """Returns a cycle with its first round; see `choose`. Raises RecipeError if the budget is too small."""
     seeds = len(config.seeds)
     cost.require(3 * seeds)
-    kept = kept_ratios(config, sequences, None if overridden else previous)
-    arms = choose(config, sequences, previous, overridden=overridden)[: cost.affordable(0) // seeds]
+    kept = kept_ratios(config, sequences, accepted)
+    arms = choose(config, sequences, accepted, proposed)[: cost.affordable(0) // seeds]
     names = [arm["arm"] for arm in arms]
     about = {"sequences": dict(sequences), "kept": kept, "most_arms": _quarter(config) if kept else None}
     return {
@@ -241,32 +243,31 @@ def _next_name(arms: Sequence[Arm]) -> str:
 def choose(
     config: CanaryConfig,
     sequences: Mapping[str, int],
-    previous: Mapping[str, Any] | None = None,
-    *,
-    overridden: bool = False,
+    accepted: Mapping[str, float] | None = None,
+    proposed: Mapping[str, float] | None = None,
 ) -> list[Arm]:
     """Returns the arms of the first round, the current mixture first; deterministic.
 
     Args:
         config: settings of the cycle.
         sequences: number of sequences by source, all above 0.
-        previous: decision of the previous cycle, the content of its `mixture.json`.
-        overridden: the recipe's current mixture has changed since the previous cycle and takes precedence.
+        accepted: the mixture that the previous cycle decided for; None if the recipe's has changed since.
+        proposed: the proposal of the previous cycle's response.
 
     Raises:
         RecipeError: the current mixture names an unknown source, or repeats a source too often.
         InputError: too few mixtures are feasible.
     """
     natural = grid_weights(sequences)
-    kept = kept_ratios(config, sequences, None if overridden else previous)
+    kept = kept_ratios(config, sequences, accepted)
     space = space_of(config, sequences, kept)
-    current = _current(config, sequences, natural, None if overridden else previous)
+    current = _current(config, sequences, natural, accepted)
     require_repetition(config, current, sequences, "the current mixture")
     arms: list[Arm] = [
         {"arm": "arm-0", "kind": CURRENT, "weights": current},
         {"arm": "arm-0-again", "kind": REPEATED, "weights": current, "again": True},
     ]
-    others = () if kept else (*_proposed(sequences, previous), *_anchors(config, current, natural))
+    others = () if kept else (*_proposed(sequences, proposed), *_anchors(config, current, natural))
     for kind, weights in others:
         if _fits(config, weights, sequences) and not _is_duplicate(weights, arms):
             arms.append({"arm": _next_name(arms), "kind": kind, "weights": weights})
@@ -302,9 +303,9 @@ def _current(
     config: CanaryConfig,
     sequences: Mapping[str, int],
     natural: dict[str, float],
-    previous: Mapping[str, Any] | None,
+    accepted: Mapping[str, float] | None,
 ) -> dict[str, float]:
-    if previous is not None and (weights := _restrict(previous["weights"], sequences)):
+    if accepted and (weights := _restrict(accepted, sequences)):
         return weights
     if not config.current:
         return natural
@@ -313,10 +314,9 @@ def _current(
 
 
 def _proposed(
-    sequences: Mapping[str, int], previous: Mapping[str, Any] | None
+    sequences: Mapping[str, int], proposed: Mapping[str, float] | None
 ) -> Iterator[tuple[str, dict[str, float]]]:
-    fit = previous and previous["response"]
-    if fit and (weights := _restrict(fit["proposed_weights"], sequences)):
+    if proposed and (weights := _restrict(proposed, sequences)):
         yield PROPOSED, weights
 
 

@@ -30,6 +30,7 @@ from tasks.core.errors import InputError
 from tasks.core.ranges import RangeFile, RangeReader
 from tasks.formats.tokens.shard import FOLDER as SHARDS
 from tasks.formats.tokens.shard import TRAIN, count_labels, parse_shard_name
+from tasks.stages.canary.decision import Backtest, Tried
 from tasks.stages.canary.forms import Floats
 from tasks.stages.canary.response import TIE, Response, decision_accuracy, fit, importance
 
@@ -197,7 +198,7 @@ class Fitted:
     response: Response
     features: tuple[str, ...]
     used: str
-    tried: dict[str, dict[str, float | None]]
+    tried: dict[str, Tried]
     earlier_arms: int
 
 
@@ -223,7 +224,7 @@ def with_evidence(
     found += [(kind, *fitted) for kind, fitted in _fits(current, earlier, goal, measured, forms, with_current=True)]
     used, response, features = _best(found)
     tried = {
-        kind: {"rank_agreement": _rounded(one.rank_agreement), "error": round(one.judgements[one.form].error, 6)}
+        kind: Tried(rank_agreement=_rounded(one.rank_agreement), error=round(one.judgements[one.form].error, 6))
         for kind, one, _ in found
     }
     return Fitted(response, features, used, tried, 0 if used == ALONE else len(response.groups) - len(current.shares))
@@ -231,7 +232,7 @@ def with_evidence(
 
 def backtest(
     current: Runs, earlier: Sequence[EarlierCycle], goal: Floats, measured: Sequence[str], forms: Sequence[str]
-) -> dict[str, Any] | None:
+) -> Backtest | None:
     """Returns how the fit to the earlier cycles alone ranks the arms of this one; None without such a fit.
 
     Args:
@@ -257,15 +258,15 @@ def backtest(
     used, response, _ = _best(found)
     predicted, real = response.predict(this.shares), this.bpb @ rest
     agreement = float(spearmanr(predicted, real).statistic) if min(np.ptp(predicted), np.ptp(real)) > 0 else None
-    return {
-        "arms": len(real),
-        "runs": sum(len(one.shares) for one in runs),
-        "features": used,
-        "form": response.form,
-        "rank_agreement": _rounded(agreement),
-        "accuracy": round(decision_accuracy(predicted, real), 4),
-        "regret": round(float(real[int(predicted.argmin())] - real.min()), 6),
-    }
+    return Backtest(
+        arms=len(real),
+        runs=sum(len(one.shares) for one in runs),
+        features=used,
+        form=response.form,
+        rank_agreement=_rounded(agreement),
+        accuracy=round(decision_accuracy(predicted, real), 4),
+        regret=round(float(real[int(predicted.argmin())] - real.min()), 6),
+    )
 
 
 def _fits(

@@ -6,6 +6,7 @@ Does not import scipy, which takes longer than the rest of a small run's process
 from collections.abc import Mapping
 from typing import Any
 
+from tasks.core.artifact import Artifact
 from tasks.core.errors import RecipeError
 from tasks.formats.hooks import Hooks
 from tasks.formats.tokens.mixture import Mixture, repetitions
@@ -35,12 +36,22 @@ def parse_member(member: str) -> tuple[str, int]:
     return arm_of(member), int(member.rpartition("-seed-")[2])
 
 
+def seeds_of(config: CanaryConfig, arm: Arm) -> tuple[int, ...]:
+    """Returns the fresh seeds of an arm of the confirmation."""
+    return config.fresh_seeds[: arm.get("seeds", config.confirmations)]
+
+
 def external(config: CanaryConfig) -> dict[str, list[str]]:
     """Returns the files of the tasks, as local paths, by role `task:<name>`; their bytes are in the fingerprint."""
     return {f"task:{task.name}": [file.local() for file in files_of(task)] for task in config.scored or ()}
 
 
 HOOKS = Hooks(external=external)
+
+
+def continues(config: CanaryConfig, previous: Artifact | None) -> bool:
+    """Returns whether the current mixture is that of the previous decision: the recipe's has not changed since."""
+    return previous is not None and previous.record.config.get("current") == config.current
 
 
 def column(task: str, metric: str) -> str:

@@ -14,34 +14,17 @@ import numpy as np
 
 from tasks.core.errors import InputError
 from tasks.stages.canary import CanaryConfig, statistics
+from tasks.stages.canary.decision import Lead, Signal
 from tasks.stages.canary.design import Floats, Space
 from tasks.stages.canary.evidence import Fitted, Runs, with_evidence
 from tasks.stages.canary.registration import Arm, column
 from tasks.stages.canary.response import Response, fit
-from tasks.stages.canary.statistics import Signal
 
 _DRAWS = 400
 _USEFUL = 0.5
 """Rank correlation of the response's left-out predictions from which on it selects; below it, measurements do."""
 _RANKED = 5
 _GUARD_STEPS = 20
-
-
-@dataclass(frozen=True)
-class Lead:
-    """The mixture that looks best.
-
-    Attributes:
-        weights: of the sources.
-        arm: name of the arm that has these weights; "" if none has been trained with them.
-        probability: that it is lower than the current mixture, by the response; None without one.
-        bpb: of the target, predicted by the response, or measured without one.
-    """
-
-    weights: dict[str, float]
-    arm: str
-    probability: float | None
-    bpb: float
 
 
 @dataclass(frozen=True)
@@ -226,9 +209,11 @@ class Screening:
         """Returns the lead of an arm; after the last one comes the proposal."""
         if index < len(self.arms):
             arm = self.arms[index]
-            return Lead(arm["weights"], arm["arm"], self._probability(self.shares[index]), bpb)
+            probability = self._probability(self.shares[index])
+            return Lead(weights=arm["weights"], arm=arm["arm"], probability=probability, bpb=bpb)
         assert self.proposal is not None
-        return Lead(self.space.mixture(self.proposal), "", self._probability(self.proposal), bpb)
+        probability = self._probability(self.proposal)
+        return Lead(weights=self.space.mixture(self.proposal), arm="", probability=probability, bpb=bpb)
 
     def _probability(self, shares: Floats) -> float | None:
         """Returns the probability that shares are lower than the current mixture, by the response."""

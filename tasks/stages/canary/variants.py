@@ -22,11 +22,11 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.mixture import Mixture, grid_weights
 from tasks.stages.canary import CURRENT, MIXTURE_OF_ARM, REPEATED, CanaryConfig
 from tasks.stages.canary.cost import CycleCost
-from tasks.stages.canary.registration import Arm, Cycle, registered_settings, require_repetition, rules
+from tasks.stages.canary.decision import Decision
+from tasks.stages.canary.registration import Arm, Cycle, continues, registered_settings, require_repetition, rules
 
 VERSION = 1
 VARIANTS = "variants.json"
-MIXTURE = "mixture.json"
 
 Variant = Mapping[str, Any]
 """A row of `variants.json`."""
@@ -35,10 +35,9 @@ Variant = Mapping[str, Any]
 def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
     """Writes the variants."""
     previous = inputs.get("previous") if config.reuse else None
-    decision = json.loads(previous.read(MIXTURE)) if previous else {}
-    is_changed = previous is not None and previous.record.config.get("current") != config.current
-    rows = variants(config, decision.get("settings", {}))
-    weights = (None if is_changed else decision.get("weights")) or config.current or None
+    decision = Decision.read(previous) if previous else None
+    rows = variants(config, decision.settings or {} if decision else {})
+    weights = (decision.weights if decision and continues(config, previous) else None) or config.current or None
     if VARIANTS not in output.committed:
         with output.part(VARIANTS, conserved=False) as part, part.file(VARIANTS) as file:
             file.write(json.dumps({"variants": rows, "weights": weights}, indent=2).encode() + b"\n")

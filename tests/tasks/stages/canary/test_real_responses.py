@@ -72,7 +72,8 @@ def test_runs_of_an_earlier_cycle_let_8_runs_rank_the_other_mixtures(runs: Kept)
     assert ranks[1] > max(0.9, ranks[0])
     tested = backtest(current, [cycle], goal, runs.sources, forms)
     assert tested is not None
-    assert tested["rank_agreement"] > 0.9
+    assert tested.rank_agreement is not None
+    assert tested.rank_agreement > 0.9
 
 
 def accuracies(data: Path, score: str) -> dict[str, float]:
