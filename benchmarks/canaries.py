@@ -38,12 +38,12 @@ from benchmarks.harness import keep, last, parser
 from tasks.stages.canary import CanaryConfig
 from tasks.stages.canary.arms import first, following, with_results
 from tasks.stages.canary.cost import CycleCost
-from tasks.stages.canary.decide import decide
 from tasks.stages.canary.decision import Decision, Screened
 from tasks.stages.canary.evidence import entering
-from tasks.stages.canary.finalist import confirming, screen
+from tasks.stages.canary.finalist import confirming
 from tasks.stages.canary.registration import seeds_of
-from tasks.stages.canary.statistics import Floats, confirm, finalist
+from tasks.stages.canary.statistics import decide, screen
+from tasks.stages.canary.statistics.comparison import Floats, confirm, finalist
 
 CONFIDENCE = 0.95
 SEED_EFFECT = 5.0

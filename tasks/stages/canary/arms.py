@@ -48,7 +48,7 @@ from tasks.stages.canary.registration import (
     rules,
     targets,
 )
-from tasks.stages.canary.screening import Screening
+from tasks.stages.canary.statistics import screen
 
 __all__ = ["HOOKS", "VERSION", "run"]
 VERSION = 4
@@ -123,11 +123,6 @@ def _of_settings(config: CanaryConfig, inputs: Inputs, cost: CycleCost) -> Cycle
     return variants.first(config, content["variants"], sequences, content["weights"], left_out, cost)
 
 
-def space_of(config: CanaryConfig, sequences: Mapping[str, int], kept: Mapping[str, float]) -> Space:
-    """Returns the mixtures of sources with these numbers of sequences; see `design.Space.of` for `kept`."""
-    return Space.of(sequences, config.steps * config.batch_size, config.repetition_cap, config.max_kl, kept)
-
-
 def kept_ratios(
     config: CanaryConfig, sequences: Mapping[str, int], accepted: Mapping[str, float] | None
 ) -> dict[str, float]:
@@ -177,11 +172,9 @@ def following(config: CanaryConfig, cycle: Cycle, results: Sequence[Mapping[str,
     row: dict[str, Any] = {"round": number, "arms": [], "probability": None, "proposed": None}
     if stopped := cycle["rounds"][-1]["stopped"]:
         return {**cycle, "rounds": [*cycle["rounds"], {**row, "stopped": stopped}]}
-    screening = screening_of(config, cycle)
-    lead, proposal = screening.lead, screening.proposal
-    row["probability"] = lead and lead.probability
-    if proposal is not None:
-        row["proposed"] = screening.space.mixture(proposal)
+    screened = screen(config, cycle, cost)
+    row["probability"] = screened.lead and screened.lead.probability
+    row["proposed"] = screened.response and screened.response.proposed_weights
     room = min(config.arms, cost.affordable(len(cycle["results"])) // len(config.seeds))
     if (most := cycle["registered"]["most_arms"]) is not None:
         room = min(room, most - len(cycle["arms"]))
@@ -197,13 +190,6 @@ def with_results(cycle: Cycle, results: Sequence[Mapping[str, Any]]) -> Cycle:
     """Returns a cycle with the results of its last round, without their loss curves."""
     kept = [{key: result[key] for key in ("arm", "seed", "weights", "bpb")} for result in results]
     return {**cycle, "results": [*cycle["results"], *kept]}
-
-
-def screening_of(config: CanaryConfig, cycle: Cycle) -> Screening:
-    """Returns the screening of a cycle with the results of all its rounds."""
-    registered = cycle["registered"]
-    space = space_of(config, registered["sequences"], registered["kept"])
-    return Screening.of(config, cycle["arms"], cycle["results"], space, cycle.get("evidence"))
 
 
 def _stop(config: CanaryConfig, probability: float | None, room: int, number: int) -> str | None:
@@ -225,7 +211,7 @@ def _further(
     known = len(arms)
     if proposed and not _is_duplicate(proposed, arms):
         arms.append({"arm": _next_name(arms), "kind": PROPOSED, "weights": dict(proposed)})
-    space = space_of(config, cycle["registered"]["sequences"], cycle["registered"]["kept"])
+    space = Space.of(config, cycle["registered"]["sequences"], cycle["registered"]["kept"])
     center = space.shares(proposed) if proposed else space.region.natural
     arms += _chosen(config, space, center, arms, room - (len(arms) - known), config.sample_seed + number)
     return arms[known:]
@@ -260,7 +246,7 @@ def choose(
     """
     natural = grid_weights(sequences)
     kept = kept_ratios(config, sequences, accepted)
-    space = space_of(config, sequences, kept)
+    space = Space.of(config, sequences, kept)
     current = _current(config, sequences, natural, accepted)
     require_repetition(config, current, sequences, "the current mixture")
     arms: list[Arm] = [

@@ -8,11 +8,11 @@ import pytest
 from tasks.core.errors import InputError
 from tasks.stages.canary import BudgetConfig, CanaryConfig
 from tasks.stages.canary.cost import CycleCost
-from tasks.stages.canary.decide import decide
 from tasks.stages.canary.decision import Decision
-from tasks.stages.canary.finalist import confirming, screen
+from tasks.stages.canary.finalist import confirming
 from tasks.stages.canary.registration import rules, seeds_of
 from tasks.stages.canary.report import figure, markdown
+from tasks.stages.canary.statistics import decide, screen
 
 WEIGHTS = [
     {"code": 0.5, "web": 0.5}, {"code": 0.3, "web": 0.7}, {"code": 0.8, "web": 0.2}, {"code": 0.1, "web": 0.9},

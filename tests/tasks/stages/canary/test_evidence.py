@@ -1,6 +1,7 @@
 """Evidence of earlier cycles: registered before the first run, used if it helps, judged on what came after it."""
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,9 @@ from benchmarks.canaries import Simulated, World, cycle_in
 from tasks.formats.tokens.shard import TRAIN, ShardSet
 from tasks.stages.canary import CanaryConfig, evidence
 from tasks.stages.canary.cost import CycleCost
-from tasks.stages.canary.finalist import screen
 from tasks.stages.canary.report import markdown
+from tasks.stages.canary.statistics import screen
+from tasks.stages.canary.statistics.pooled import Runs
 from tests.corpora import corpus, tokens_in
 from tests.decisions import decision
 
@@ -39,6 +41,13 @@ def test_the_next_cycle_registers_the_runs_before_its_first_run_with_age_size_an
         f"r/mixture@v1, 12 arms, age 1, 0.25 times the size, weight 0.35 (sha256 {entered['sha256'][:12]})"
         in (half["note"])
     )
+
+
+def test_old_and_other_sized_runs_weigh_less() -> None:
+    assert [evidence.importance(age, 1.0) for age in (0, 2, 4)] == pytest.approx([1, 0.5, 0.25])
+    smaller = [evidence.importance(0, size) for size in (1, 1 / 4, 1 / 16)]
+    assert all(later < before for before, later in pairwise(smaller))
+    assert evidence.importance(0, 4.0) == pytest.approx(smaller[1])
 
 
 def test_a_small_cycle_is_fitted_with_the_runs_of_the_one_before_if_they_let_it_rank_better() -> None:
@@ -179,6 +188,6 @@ def test_a_task_is_a_measured_column_of_earlier_runs_for_each_of_its_metrics() -
     assert later.decision.earlier.backtest.runs == len(own["runs"])
     error = {name: tried.error for name, tried in later.decision.earlier.tried.items()}
     assert error["names"] < 0.7 * error["alone"]
-    entered = evidence.Runs.of({**own, "importance": 1.0}, ["s0", "quiz/choice", "trivia/answer"])
+    entered = Runs.of({**own, "importance": 1.0}, ["s0", "quiz/choice", "trivia/answer"])
     assert entered.bpb[0].tolist()[:2] == [own["runs"][0]["bpb"]["s0"], own["runs"][0]["bpb"]["quiz/choice"]]
     assert np.isnan(entered.bpb[:, 2]).all()

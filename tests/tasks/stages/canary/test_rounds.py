@@ -8,10 +8,11 @@ import pytest
 from benchmarks.canaries import World, cycle_in
 from tasks.core.errors import RecipeError
 from tasks.stages.canary import BudgetConfig, CanaryConfig
-from tasks.stages.canary.arms import choose, first, following, screening_of, space_of, with_results
+from tasks.stages.canary.arms import choose, first, following, with_results
 from tasks.stages.canary.cost import CycleCost
-from tasks.stages.canary.design import Region, candidates, d_optimal, features
+from tasks.stages.canary.design import Region, Space, candidates, d_optimal, features
 from tasks.stages.canary.report import figure, markdown
+from tasks.stages.canary.statistics.screening import Screening
 from tasks.trainer.config import ModelConfig
 
 CONFIG = CanaryConfig(
@@ -34,7 +35,7 @@ def two_rounds(config: CanaryConfig, world: World = WORLD) -> dict:
 def test_every_chosen_mixture_is_within_the_repetition_cap_and_the_divergence_from_the_natural_one() -> None:
     sequences = {"web": 60_000, "code": 3_000, "books": 300}
     config = CanaryConfig(arms=12, anchors=(), steps=100, batch_size=16, max_kl=0.4)
-    region = space_of(config, sequences, {}).region
+    region = Space.of(config, sequences, {}).region
     rows = [[arm["weights"][source] for source in sorted(sequences)] for arm in choose(config, sequences)[2:]]
     weights = np.array(rows)
     assert len(weights) == 12
@@ -116,7 +117,7 @@ def test_the_target_of_the_response_is_that_of_its_sources() -> None:
     cost = cost_of(config)
     cycle = first(config, WORLD.sequences, cost)
     cycle = with_results(cycle, [WORLD.run(arm, 0) for arm in cycle["arms"]])
-    response = (screening := screening_of(config, cycle)).response
+    response = (screening := Screening.of(config, cycle)).response
     weights = screening.shares
     assert response.predict_sources(weights) @ np.array([0.25, 0.0, 0.75]) == pytest.approx(response.predict(weights))
 

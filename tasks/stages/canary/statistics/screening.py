@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from tasks.core.errors import InputError
-from tasks.stages.canary import CanaryConfig, statistics
+from tasks.stages.canary import CanaryConfig
 from tasks.stages.canary.decision import Lead, Signal
 from tasks.stages.canary.design import Floats, Space
-from tasks.stages.canary.evidence import Fitted, Runs, with_evidence
-from tasks.stages.canary.registration import Arm, column
-from tasks.stages.canary.response import Response, fit
+from tasks.stages.canary.registration import Arm, Cycle, column
+from tasks.stages.canary.statistics import comparison
+from tasks.stages.canary.statistics.pooled import Fitted, Runs, with_evidence
+from tasks.stages.canary.statistics.response import Response, fit
 
 _DRAWS = 400
 _USEFUL = 0.5
@@ -52,23 +53,18 @@ class Screening:
     tasks: Mapping[str, Mapping[str, Signal]]
 
     @classmethod
-    def of(
-        cls,
-        config: CanaryConfig,
-        arms: Sequence[Arm],
-        results: Sequence[Mapping[str, Any]],
-        space: Space,
-        evidence: Mapping[str, Any] | None = None,
-    ) -> "Screening":
+    def of(cls, config: CanaryConfig, cycle: Cycle) -> "Screening":
         """Collects the results of all rounds; raises InputError if one is missing or has other weights than its arm."""
-        columns, bpb = bpb_of(arms, config.seeds, results)
+        arms, registered = cycle["arms"], cycle["registered"]
+        space = Space.of(config, registered["sequences"], registered["kept"])
+        columns, bpb = bpb_of(arms, config.seeds, cycle["results"])
         again = next(index for index, arm in enumerate(arms) if arm.get("again"))
         rest = [index for index in range(len(arms)) if index != again]
-        found = statistics.signals(bpb[rest], bpb[again], config.signal_floor, surely=False)
+        found = comparison.signals(bpb[rest], bpb[again], config.signal_floor, surely=False)
         tasks = _by_task(config.tasks, dict(zip(columns, found, strict=True)))
         sources, bpb = selected(columns, bpb, chosen_metrics(tasks))
         among = [arms[index] for index in rest]
-        return cls(config, among, sources, bpb[rest], bpb[again], space, evidence or {}, tasks)
+        return cls(config, among, sources, bpb[rest], bpb[again], space, cycle.get("evidence", {}), tasks)
 
     @cached_property
     def metrics(self) -> dict[str, str]:
@@ -83,7 +79,7 @@ class Screening:
     @cached_property
     def signals(self) -> dict[str, Signal]:
         """The signal and noise of each source and task, and whether it votes."""
-        found = statistics.signals(self.bpb, self.again, self.config.signal_floor)
+        found = comparison.signals(self.bpb, self.again, self.config.signal_floor)
         of_tasks = {task: self.tasks[task][metric] for task, metric in self.metrics.items()}
         return dict(zip(self.sources, found, strict=True)) | of_tasks
 
@@ -113,7 +109,7 @@ class Screening:
 
     def _worse(self, bpb: Floats, current: Floats) -> dict[str, float]:
         guarded = guarded_of(self.config, self.sources)
-        return statistics.regressions(bpb, current, self.sources, guarded, self.config.guard_share)
+        return comparison.regressions(bpb, current, self.sources, guarded, self.config.guard_share)
 
     @cached_property
     def shares(self) -> Floats:
@@ -166,7 +162,7 @@ class Screening:
         A fit to at most two arms for each group, of this cycle and earlier ones that are used, is hardly determined,
         and a rank correlation of fewer than `_RANKED` arms says little.
         """
-        agreement = self.response.rank_agreement if self.response else None
+        agreement = self.response.judgement.rank_agreement if self.response else None
         arms = len(self.arms) + (self.fitted.earlier_arms if self.fitted else 0)
         enough = len(self.arms) >= _RANKED and arms > 2 * self.shares.shape[1]
         return agreement is not None and agreement >= _USEFUL and enough
@@ -198,7 +194,7 @@ class Screening:
             return None
         if self.response is None or self.proposal is None or not self.selects:
             excluded = {index for index, worse in enumerate(self.regressions) if worse}
-            best = statistics.finalist(self.scores, excluded)
+            best = comparison.finalist(self.scores, excluded)
             return None if best is None else self._lead_of(best, float(self.scores[best].mean()))
         predicted = self.response.predict(np.concatenate([self.shares, self.proposal[None]]))
         order = np.argsort(np.round(predicted, 9), kind="stable").tolist()
