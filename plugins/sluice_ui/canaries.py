@@ -26,6 +26,8 @@ TRAININGS = ("canary", "confirmation")
 
 COMPARISONS = {"comparison": "Champion", "tuned_comparison": "Champion of the fine-tuned models"}
 
+_TONES = {"replaced": "pale", "stays": "good", "promoted": "good"}
+
 Json = Mapping[str, Any]
 
 
@@ -144,11 +146,8 @@ def _screening(decision: Decision) -> dict[str, Any]:
 
 
 def _verdict(arm: ScreenedArm, decision: Decision) -> object:
-    if arm.arm == decision.current:
-        return badge("replaced", "pale") if decision.promoted else badge("stays", "good")
-    if decision.confirmation and arm.arm == decision.confirmation.arm:
-        return badge("promoted", "good") if decision.promoted else badge("not confirmed", "bad")
-    return badge(f"worse on {', '.join(arm.regressions)}", "bad") if arm.regressions else ""
+    verdict = decision.verdict(arm)
+    return badge(verdict, _TONES.get(verdict, "bad")) if verdict else ""
 
 
 def _response(decision: Decision) -> str:

@@ -34,7 +34,7 @@ from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import ShardSet
 from tasks.stages.canary import CURRENT, REPEATED, CanaryConfig, design, evidence, heldout, variants
 from tasks.stages.canary.cost import CycleCost
-from tasks.stages.canary.decision import Decision
+from tasks.stages.canary.decision import Decision, encoded
 from tasks.stages.canary.design import Space
 from tasks.stages.canary.registration import (
     ARMS,
@@ -42,11 +42,12 @@ from tasks.stages.canary.registration import (
     RESULT,
     Arm,
     Cycle,
+    begin,
     continues,
-    registered_settings,
     require_repetition,
     rules,
     targets,
+    write,
 )
 from tasks.stages.canary.statistics import screen
 
@@ -84,11 +85,7 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
         cycle["registered"]["rules"] += [_start(config, inputs), cycle["evidence"]["note"]]
     this = cycle["rounds"][-1]
     arms = [arm for arm in cycle["arms"] if arm["arm"] in this["arms"]]
-    if CYCLE not in output.committed:
-        with output.part(CYCLE, conserved=False) as part:
-            for name, content in ((ARMS, arms), (CYCLE, cycle)):
-                with part.file(name) as file:
-                    file.write(json.dumps(content, indent=2, sort_keys=True).encode() + b"\n")
+    write(output, {CYCLE: encoded(cycle), ARMS: encoded(arms)})
     members = tuple(f"{output.member}-{arm['arm']}-seed-{seed}" for arm in arms for seed in config.seeds)
     kinds = ", ".join(arm["kind"] for arm in arms)
     note = this["stopped"] or f"{len(arms)} arms ({kinds}) x {len(config.seeds)} seeds"
@@ -145,14 +142,8 @@ def first(
     cost.require(3 * seeds)
     kept = kept_ratios(config, sequences, accepted)
     arms = choose(config, sequences, accepted, proposed)[: cost.affordable(0) // seeds]
-    names = [arm["arm"] for arm in arms]
-    about = {"sequences": dict(sequences), "kept": kept, "most_arms": _quarter(config) if kept else None}
-    return {
-        "registered": {**about, "rules": rules(config, cost, len(arms)), "settings": registered_settings(config)},
-        "arms": arms,
-        "results": [],
-        "rounds": [{"round": 1, "arms": names, "probability": None, "proposed": None, "stopped": None}],
-    }
+    most = _quarter(config) if kept else None
+    return begin(config, arms, rules(config, cost, len(arms)), sequences, kept, most)
 
 
 def following(config: CanaryConfig, cycle: Cycle, results: Sequence[Mapping[str, Any]], cost: CycleCost) -> Cycle:
@@ -253,7 +244,8 @@ def choose(
         {"arm": "arm-0", "kind": CURRENT, "weights": current},
         {"arm": "arm-0-again", "kind": REPEATED, "weights": current, "again": True},
     ]
-    others = () if kept else (*_proposed(sequences, proposed), *_anchors(config, current, natural))
+    proposal = _restrict(proposed, sequences) if proposed else None
+    others = () if kept else (*([(PROPOSED, proposal)] if proposal else ()), *_anchors(config, current, natural))
     for kind, weights in others:
         if _fits(config, weights, sequences) and not _is_duplicate(weights, arms):
             arms.append({"arm": _next_name(arms), "kind": kind, "weights": weights})
@@ -297,13 +289,6 @@ def _current(
         return natural
     Mixture(weights=config.current).over(sequences, "[canary] current, among the sources with a whole sequence")
     return grid_weights({source: config.current.get(source, 0.0) for source in sequences})
-
-
-def _proposed(
-    sequences: Mapping[str, int], proposed: Mapping[str, float] | None
-) -> Iterator[tuple[str, dict[str, float]]]:
-    if proposed and (weights := _restrict(proposed, sequences)):
-        yield PROPOSED, weights
 
 
 def _restrict(weights: Mapping[str, float], sequences: Mapping[str, int]) -> dict[str, float] | None:

@@ -19,12 +19,11 @@ from tasks.stages.canary import CanaryConfig
 from tasks.stages.canary.cost import CycleCost
 from tasks.stages.canary.decision import Decision, Screened
 from tasks.stages.canary.evidence import EVIDENCE
-from tasks.stages.canary.registration import ARMS, RESULT
+from tasks.stages.canary.registration import ARMS, RESULT, write
 from tasks.stages.canary.report import figure, markdown
 from tasks.stages.canary.statistics import decide
 
 VERSION = 4
-REPORT = "report.md"
 
 
 def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
@@ -33,14 +32,9 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
     results = [json.loads(member.read(RESULT)) for member in inputs.many("confirmations")]
     plan = Plan.open(inputs["plan"])
     decision = decide(config, screening, arms, results, CycleCost(config, plan.format.vocab_size, plan.seq_len))
-    if Decision.FILE not in output.committed:
-        evidence = json.dumps({"cycles": screening.evidence}, indent=1, sort_keys=True).encode() + b"\n"
-        with output.part(Decision.FILE, conserved=False) as part:
-            for name, content in (
-                (Decision.FILE, decision.content()), (REPORT, markdown(decision).encode()), (EVIDENCE, evidence)
-            ):  # fmt: skip
-                with part.file(name) as file:
-                    file.write(content)
+    evidence = json.dumps({"cycles": screening.evidence}, indent=1, sort_keys=True).encode() + b"\n"
+    report = markdown(decision).encode()
+    write(output, {Decision.FILE: decision.content(), "report.md": report, EVIDENCE: evidence})
     output.log_file("response.png", partial(figure, decision))
     metrics = {"promoted": float(decision.promoted), "winner_bpb": decision.scored(decision.winner)}
     metrics |= {"current_bpb": decision.scored(decision.current), "runs": decision.runs}

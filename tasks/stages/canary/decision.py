@@ -31,6 +31,11 @@ def listed(weights: Mapping[str, float]) -> str:
     return ", ".join(f"{source} {share:.3f}" for source, share in sorted(weights.items()))
 
 
+def encoded(content: Any) -> bytes:
+    """Returns the JSON of a file, with sorted keys."""
+    return json.dumps(content, indent=2, sort_keys=True).encode() + b"\n"
+
+
 class Record(BaseModel):
     """A frozen part of a decision; keys of another version of the stage are left out."""
 
@@ -245,7 +250,7 @@ class Findings(Record):
 
     def content(self) -> bytes:
         """Returns the content of the file."""
-        return json.dumps(self.model_dump(), indent=2, sort_keys=True).encode() + b"\n"
+        return encoded(self.model_dump())
 
     @property
     def unit(self) -> str:
@@ -338,6 +343,14 @@ class Decision(Findings):
     """Accepted settings by dotted path; None in a cycle of mixtures."""
     variant: str | None = Field(default=None, exclude_if=lambda variant: variant is None)
     """Variant with the accepted settings; None in a cycle of mixtures."""
+
+    def verdict(self, arm: ScreenedArm) -> str:
+        """Returns what became of an arm: "promoted", "stays", "worse on web"; "" for most."""
+        if arm.arm == self.current:
+            return "replaced" if self.promoted else "stays"
+        if self.confirmation and arm.arm == self.confirmation.arm:
+            return "promoted" if self.promoted else "finalist, not confirmed"
+        return f"worse on {', '.join(arm.regressions)}" if arm.regressions else ""
 
     def scored(self, arm: str) -> float:
         """Returns the bits of an arm on the target: on the fresh seeds if there are any, else in the screening."""

@@ -18,8 +18,8 @@ from tasks.formats.tokens.plan import Plan
 from tasks.stages.canary import CanaryConfig
 from tasks.stages.canary.arms import CYCLE, PROPOSED, with_results
 from tasks.stages.canary.cost import CycleCost
-from tasks.stages.canary.decision import Screened
-from tasks.stages.canary.registration import ARMS, RESULT, Arm, Cycle, seeds_of
+from tasks.stages.canary.decision import Screened, encoded
+from tasks.stages.canary.registration import ARMS, RESULT, Arm, Cycle, seeds_of, write
 from tasks.stages.canary.statistics import screen
 
 VERSION = 3
@@ -37,12 +37,7 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
     cost = CycleCost(config, plan.format.vocab_size, plan.seq_len)
     screening = screen(config, cycle, cost)
     arms = confirming(config, cycle, screening)
-    if Screened.FILE not in output.committed:
-        with output.part(Screened.FILE, conserved=False) as part:
-            with part.file(Screened.FILE) as file:
-                file.write(screening.content())
-            with part.file(ARMS) as file:
-                file.write(json.dumps(arms, indent=2, sort_keys=True).encode() + b"\n")
+    write(output, {Screened.FILE: screening.content(), ARMS: encoded(arms)})
     members = tuple(f"{arm['arm']}-seed-{seed}" for arm in arms for seed in seeds_of(config, arm))
     finalist, current = screening.finalist, screening.arms[0].arm
     note = (

@@ -7,7 +7,7 @@ from typing import Any
 
 from tasks.core.pages import table
 from tasks.stages.canary import REPEATED
-from tasks.stages.canary.decision import Backtest, Decision, Earlier, Measured, ScreenedArm, Signal, TaskMetrics, listed
+from tasks.stages.canary.decision import Backtest, Decision, Earlier, Measured, Signal, TaskMetrics, listed
 
 _DPI = 110
 _SIGNAL = ("signal", "noise", "ratio", "at most", "weight in the target")
@@ -168,7 +168,7 @@ def _screening(decision: Decision) -> list[str]:
             "" if row.arm == decision.current else f"{row.difference:+.4f}",
             f"{left_out[row.arm]:.4f}" if row.arm in left_out else "",
             *(f"{row.bpb[source]:.4f}" for source in bpb_sources),
-            _verdict(row, decision),
+            decision.verdict(row),
         ]
         for row in sorted(decision.arms, key=lambda arm: (arm.target_bpb, arm.arm))
     ]
@@ -244,14 +244,6 @@ def _why(about: TaskMetrics) -> str:
     return f"its ratio is {ratios[about.metric]}, that of {other} {ratios[other]}{below}"
 
 
-def _verdict(row: ScreenedArm, decision: Decision) -> str:
-    if row.arm == decision.current:
-        return "replaced" if decision.promoted else "stays"
-    if decision.confirmation and row.arm == decision.confirmation.arm:
-        return "promoted" if decision.promoted else "finalist, not confirmed"
-    return f"worse on {', '.join(row.regressions)}" if row.regressions else ""
-
-
 def _fit(decision: Decision) -> list[str]:
     fit = decision.response
     if fit is None and decision.settings is not None:
@@ -287,15 +279,6 @@ def _worth(worth: Mapping[str, Mapping[str, float]]) -> list[str]:
     ]
 
 
-_USED = {
-    "alone": "They were not used: without them the fit predicts left-out arms of this cycle better.",
-    "names": "They were used, by the names of their sources: with them the fit predicts left-out arms of this cycle "
-    "better.",
-    "content": "They were used, by the content of their sources: with them the fit predicts left-out arms of this "
-    "cycle better.",
-}
-
-
 def _earlier(earlier: Earlier) -> list[str]:
     """Returns the section on the runs of earlier cycles, and how well they predicted later ones; [] without any."""
     if not earlier.cycles:
@@ -306,7 +289,12 @@ def _earlier(earlier: Earlier) -> list[str]:
             f"{name} {'undefined' if one.rank_agreement is None else format(one.rank_agreement, '.2f')}"
             for name, one in earlier.tried.items()
         )
-        lines += [f"{_USED[used]} Rank correlation on left-out arms: {ranks}.", ""]
+        how = "not used: without" if used == "alone" else f"used, by the {used} of their sources: with"
+        lines += [
+            f"They were {how} them the fit predicts left-out arms of this cycle better. Rank correlation on left-out "
+            f"arms: {ranks}.",
+            "",
+        ]
     tested = [(cycle.artifact, cycle.backtest) for cycle in earlier.cycles]
     rows = [[name, *_backtest(one)] for name, one in (*tested, ("this cycle", earlier.backtest)) if one]
     if not rows:

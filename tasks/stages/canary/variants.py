@@ -23,7 +23,7 @@ from tasks.formats.tokens.mixture import Mixture, grid_weights
 from tasks.stages.canary import CURRENT, MIXTURE_OF_ARM, REPEATED, CanaryConfig
 from tasks.stages.canary.cost import CycleCost
 from tasks.stages.canary.decision import Decision
-from tasks.stages.canary.registration import Arm, Cycle, continues, registered_settings, require_repetition, rules
+from tasks.stages.canary.registration import Arm, Cycle, begin, continues, require_repetition, rules, write
 
 VERSION = 1
 VARIANTS = "variants.json"
@@ -38,9 +38,7 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
     decision = Decision.read(previous) if previous else None
     rows = variants(config, decision.settings or {} if decision else {})
     weights = (decision.weights if decision and continues(config, previous) else None) or config.current or None
-    if VARIANTS not in output.committed:
-        with output.part(VARIANTS, conserved=False) as part, part.file(VARIANTS) as file:
-            file.write(json.dumps({"variants": rows, "weights": weights}, indent=2).encode() + b"\n")
+    write(output, {VARIANTS: json.dumps({"variants": rows, "weights": weights}, indent=2).encode() + b"\n"})
     names = tuple(variant["name"] for variant in rows)
     return Report(metrics={"variants": len(names)}, members=names, note=f"settings of {', '.join(names)}")
 
@@ -89,18 +87,7 @@ def first(
     for arm in arms:
         arm |= {"left_out": list(left_out)} if left_out else {}
     cost.require(len(arms) * len(config.seeds))
-    about = {"sequences": dict(sequences[0]), "kept": {}, "most_arms": None}
-    row = {"round": 1, "arms": [arm["arm"] for arm in arms], "probability": None, "proposed": None, "stopped": None}
-    return {
-        "registered": {
-            **about,
-            "rules": [*_rules(arms, len(left_out)), *rules(config, cost, len(arms))[1:]],
-            "settings": registered_settings(config),
-        },
-        "arms": arms,
-        "results": [],
-        "rounds": [row],
-    }
+    return begin(config, arms, [*_rules(arms, len(left_out)), *rules(config, cost, len(arms))[1:]], sequences[0])
 
 
 def _arms(

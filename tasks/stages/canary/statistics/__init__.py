@@ -31,7 +31,7 @@ from tasks.stages.canary.decision import (
 )
 from tasks.stages.canary.registration import Arm, Cycle, seeds_of
 from tasks.stages.canary.statistics import comparison, pooled
-from tasks.stages.canary.statistics.screening import Screening, bpb_of, guarded_of, selected, weights_of
+from tasks.stages.canary.statistics.screening import Screening, bpb_of, selected, weights_of, worse
 
 SMALL_WEIGHTS = 15_000_000
 """Weights below which small models do not rank mixtures as large ones do (Olmix, arXiv 2602.12237)."""
@@ -88,7 +88,7 @@ def _rows(found: Screening, arms: Sequence[Arm]) -> list[ScreenedArm]:
     score = float(means[0] @ found.goal)
     for arm in arms:
         bpb = found.again.mean(0) if arm.get("again") else means[number]
-        worse = {} if arm.get("again") else found.regressions[number]
+        regressions = {} if arm.get("again") else found.regressions[number]
         number += not arm.get("again")
         rows.append(
             ScreenedArm(
@@ -99,7 +99,7 @@ def _rows(found: Screening, arms: Sequence[Arm]) -> list[ScreenedArm]:
                 target_bpb=round(float(bpb @ found.goal), 6),
                 bpb={source: round(float(value), 6) for source, value in zip(found.sources, bpb, strict=True)},
                 difference=round(score - float(bpb @ found.goal), 6),
-                regressions={source: round(share, 6) for source, share in sorted(worse.items())},
+                regressions={source: round(share, 6) for source, share in sorted(regressions.items())},
             )
         )
     return rows
@@ -235,8 +235,7 @@ def _comparison(
     sources, bpb = selected(*bpb_of(pair, seeds, results), metrics)
     scores, by_source = bpb @ weights_of(screening.target, sources), bpb.mean(1)
     means, differences = scores.mean(1), scores[0] - scores[1]
-    guarded = guarded_of(config, sources)
-    worse = comparison.regressions(by_source[1], by_source[0], sources, guarded, config.guard_share)
+    regressions = worse(config, sources, by_source[1], by_source[0])
     interval = comparison.confirm(differences, config.confidence) if len(seeds) > 1 else None
     return Comparison(
         arm=pair[1]["arm"],
@@ -247,7 +246,7 @@ def _comparison(
         differences=tuple(round(float(difference), 6) for difference in differences),
         difference=round(float(differences.mean()), 6),
         interval=interval and (round(interval[0], 6), round(interval[1], 6)),
-        regressions={source: round(share, 6) for source, share in sorted(worse.items())},
+        regressions={source: round(share, 6) for source, share in sorted(regressions.items())},
     )
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.linalg import block_diag
 
 from tasks.stages.canary.decision import Backtest, Tried
 from tasks.stages.canary.evidence import EarlierCycle
@@ -201,24 +202,19 @@ def _fit(
     with_current: bool,
 ) -> Response:
     """Fits the runs of all cycles; the columns of this cycle come first, its runs last."""
-    blocks = [current, *earlier]
-    starts = np.cumsum([0, *(len(one.columns) for one in blocks)])
-    rows = [*range(1, len(blocks)), *([0] if with_current else [])]
-    weights = []
-    for number in rows:
-        padded = np.zeros((len(blocks[number].shares), starts[-1]))
-        padded[:, starts[number] : starts[number + 1]] = blocks[number].shares
-        weights.append(padded)
-    counts = [len(blocks[number].shares) for number in rows]
+    columns = [current, *earlier]
+    rows = [*earlier, current] if with_current else earlier
+    weights = np.roll(block_diag(*(one.shares for one in columns)), -len(current.shares), axis=0)
+    counts = [len(one.shares) for one in rows]
     return fit(
-        np.concatenate(weights),
-        np.concatenate([blocks[number].bpb for number in rows]),
+        weights[: sum(counts)],
+        np.concatenate([one.bpb for one in rows]),
         goal,
         own=own,
-        epochs=np.concatenate([one.epochs for one in blocks]),
+        epochs=np.concatenate([one.epochs for one in columns]),
         content=content,
         cycles=np.repeat(np.arange(len(rows)), counts),
-        importance=np.concatenate([blocks[number].importance for number in rows]),
+        importance=np.concatenate([one.importance for one in rows]),
         forms=forms,
     )
 

@@ -34,7 +34,7 @@ Integers = NDArray[np.int64]
 FORMS = ("log-linear", "power", "exposures")
 
 _FOLDS = 10
-_TIE = 0.01
+TIE = 0.01
 """Difference of rank correlations below which the form with the smaller squared error is kept."""
 _ROUNDS = 5
 """Rounds in which curves and the offsets and slopes of cycles are fitted in turn."""
@@ -271,9 +271,9 @@ def fit(
 
 
 def preferred(judgements: Sequence[Judgement]) -> int:
-    """Returns the number of that with the highest rank correlation; of those within `_TIE`, with the smallest error."""
+    """Returns the number of that with the highest rank correlation; of those within `TIE`, with the smallest error."""
     ranks = [-1.0 if one.rank_agreement is None else one.rank_agreement for one in judgements]
-    close = [number for number, rank in enumerate(ranks) if rank >= max(ranks) - _TIE]
+    close = [number for number, rank in enumerate(ranks) if rank >= max(ranks) - TIE]
     return min(close, key=lambda number: judgements[number].error)
 
 

@@ -105,11 +105,7 @@ class Screening:
     def regressions(self) -> list[dict[str, float]]:
         """Guarded sources that an arm makes worse than the current mixture by more than the guard, by arm."""
         means = self.bpb.mean(1)
-        return [self._worse(row, means[0]) for row in means]
-
-    def _worse(self, bpb: Floats, current: Floats) -> dict[str, float]:
-        guarded = guarded_of(self.config, self.sources)
-        return comparison.regressions(bpb, current, self.sources, guarded, self.config.guard_share)
+        return [worse(self.config, self.sources, row, means[0]) for row in means]
 
     @cached_property
     def shares(self) -> Floats:
@@ -181,7 +177,7 @@ class Screening:
         for step in range(_GUARD_STEPS):
             mixed = best + (current - best) * step / _GUARD_STEPS
             predicted = self.response.predict_sources(np.stack([mixed, current]))
-            if not self._worse(predicted[0], predicted[1]):
+            if not worse(self.config, self.sources, predicted[0], predicted[1]):
                 break
             mixed = current
         rounded = np.round(mixed, 3)
@@ -193,7 +189,7 @@ class Screening:
         if not self.target:
             return None
         if self.response is None or self.proposal is None or not self.selects:
-            excluded = {index for index, worse in enumerate(self.regressions) if worse}
+            excluded = {index for index, regressions in enumerate(self.regressions) if regressions}
             best = comparison.finalist(self.scores, excluded)
             return None if best is None else self._lead_of(best, float(self.scores[best].mean()))
         predicted = self.response.predict(np.concatenate([self.shares, self.proposal[None]]))
@@ -225,9 +221,10 @@ def weights_of(target: Mapping[str, float], sources: Sequence[str]) -> Floats:
     return np.asarray(weights / weights.sum())
 
 
-def guarded_of(config: CanaryConfig, sources: Sequence[str]) -> tuple[str, ...]:
-    """Returns the guarded ones of the sources and tasks that are measured."""
-    return config.guarded or tuple(source for source in sources if source not in config.tasks)
+def worse(config: CanaryConfig, sources: Sequence[str], bpb: Floats, current: Floats) -> dict[str, float]:
+    """Returns the regressions of bits per byte, of shape (sources,), on the guarded ones of the sources and tasks."""
+    guarded = config.guarded or tuple(source for source in sources if source not in config.tasks)
+    return comparison.regressions(bpb, current, sources, guarded, config.guard_share)
 
 
 def _by_task(tasks: Sequence[str], signals: Mapping[str, Signal]) -> dict[str, dict[str, Signal]]:
