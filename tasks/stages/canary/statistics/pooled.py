@@ -116,8 +116,7 @@ def with_evidence(
         measured: names of the measured sources.
         forms: the forms to choose from.
     """
-    found: list[_Tried] = [(ALONE, alone, ())]
-    found += [(kind, *fitted) for kind, fitted in _fits(current, earlier, goal, measured, forms, with_current=True)]
+    found = [(ALONE, alone, ()), *_fits(current, earlier, goal, measured, forms, with_current=True)]
     used, response, features = _best(found)
     tried = {
         kind: Tried(rank_agreement=_rounded(one.judgement.rank_agreement), error=round(one.judgement.error, 6))
@@ -148,7 +147,7 @@ def backtest(
         return None
     rest, names = rest / rest.sum(), [measured[index] for index in known]
     this = replace(current, bpb=current.bpb[:, known])
-    found = [(kind, *one) for kind, one in _fits(this, earlier, rest, names, forms, with_current=False)]
+    found = list(_fits(this, earlier, rest, names, forms, with_current=False))
     if not found:
         return None
     used, response, _ = _best(found)
@@ -172,7 +171,7 @@ def _fits(
     forms: Sequence[str],
     *,
     with_current: bool,
-) -> Iterator[tuple[str, tuple[Response, tuple[str, ...]]]]:
+) -> Iterator[_Tried]:
     """Yields the fit to the earlier cycles, and this one, by each kind of features that distinguishes the columns."""
     runs = [one for cycle in earlier if np.isfinite((one := Runs.of(cycle, measured)).bpb).any()]
     for kind in (NAMES, CONTENT):
@@ -188,7 +187,7 @@ def _fits(
         if np.ptp(content, axis=0).max() < 1e-3:
             continue
         own = [names.index(source) if kind == NAMES and source in names else None for source in measured]
-        yield kind, (_fit(current, usable, content, own, goal, forms, with_current=with_current), tuple(names))
+        yield kind, _fit(current, usable, content, own, goal, forms, with_current=with_current), tuple(names)
 
 
 def _fit(
