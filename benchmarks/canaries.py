@@ -25,6 +25,7 @@ Writes `canaries.json`.
 """
 
 import argparse
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations_with_replacement, product
 from typing import Any
@@ -37,10 +38,12 @@ from benchmarks.harness import keep, last, parser
 from tasks.stages.canary import CanaryConfig
 from tasks.stages.canary.arms import first, following, with_results
 from tasks.stages.canary.cost import CycleCost
-from tasks.stages.canary.decide import decide
+from tasks.stages.canary.decision import Decision, Screened
 from tasks.stages.canary.evidence import entering
-from tasks.stages.canary.finalist import confirming, screen, seeds_of
-from tasks.stages.canary.statistics import Floats, confirm, finalist
+from tasks.stages.canary.finalist import confirming
+from tasks.stages.canary.registration import seeds_of
+from tasks.stages.canary.statistics import decide, screen
+from tasks.stages.canary.statistics.comparison import Floats, confirm, finalist
 
 CONFIDENCE = 0.95
 SEED_EFFECT = 5.0
@@ -214,13 +217,26 @@ class World:
         return {"arm": arm["arm"], "seed": seed, "weights": arm["weights"], "bpb": rounded}
 
 
+@dataclass(frozen=True)
+class Simulated:
+    """A whole cycle."""
+
+    screened: Screened
+    decision: Decision
+
+    @property
+    def selected(self) -> dict[str, float]:
+        """The mixture that looked best in the screening."""
+        return self.screened.lead.weights if self.screened.lead else self.screened.arms[0].weights
+
+
 def cycle_in(
     world: World,
     config: CanaryConfig,
-    previous: dict[str, Any] | None = None,
-    earlier: list[dict[str, Any]] | None = None,
-) -> dict[str, Any]:
-    """Returns the decision of a whole cycle by the functions of the stages, with the weights it `selected`.
+    previous: Decision | None = None,
+    earlier: Sequence[Mapping[str, Any]] | None = None,
+) -> Simulated:
+    """Returns a whole cycle by the functions of the stages.
 
     Args:
         world: the planted response.
@@ -230,7 +246,9 @@ def cycle_in(
             no evidence is kept.
     """
     cost = CycleCost(config, vocab_size=4096, seq_len=256)
-    cycle = first(config, world.sequences, cost, previous)
+    accepted = previous.weights if previous else None
+    proposed = previous.response.proposed_weights if previous and previous.response else None
+    cycle = first(config, world.sequences, cost, accepted, proposed)
     if earlier is not None:
         flops = cost.flops(config.model)
         known = entering(earlier, "before", "source", flops)
@@ -239,12 +257,10 @@ def cycle_in(
         names = cycle["rounds"][-1]["arms"]
         results = [world.run(arm, seed) for arm in cycle["arms"] if arm["arm"] in names for seed in config.seeds]
         cycle = following(config, cycle, results, cost) if number < config.rounds else with_results(cycle, results)
-    screening = screen(config, cycle, cost)
-    arms = confirming(config, cycle, screening, cost)
+    screened = screen(config, cycle, cost)
+    arms = confirming(config, cycle, screened)
     fresh = [world.run(arm, seed) for arm in arms for seed in seeds_of(config, arm)]
-    decision = decide(config, screening, arms, fresh, cost)
-    selected = screening["lead"]["weights"] if screening["lead"] else cycle["arms"][0]["weights"]
-    return {**decision, "selected": selected, "screened": len(cycle["results"]), "evidence": screening["evidence"]}
+    return Simulated(screened, decide(config, screened, arms, fresh, cost))
 
 
 def of_equal_mixtures(cycles: int) -> dict[str, Any]:
@@ -268,9 +284,9 @@ def of_equal_mixtures(cycles: int) -> dict[str, Any]:
             lr_check=False,
             forms=("log-linear",),
         )
-        decision = cycle_in(world, config)
-        promoted += decision["promoted"]
-        withheld += "withheld" in decision["reason"]
+        decision = cycle_in(world, config).decision
+        promoted += decision.promoted
+        withheld += "withheld" in decision.reason
     share = round(100 * promoted / cycles, 2)
     return {"cycles": cycles, "promoted": share, "withheld": round(100 * withheld / cycles, 2)}
 
@@ -328,17 +344,17 @@ def of_planted_optima(cycles: int) -> dict[str, Any]:
     for number in range(cycles):
         sources = (3, 4, 6, 8, 10)[number % 5]
         world = World.planted(sources, number)
-        decision = cycle_in(world, planted_config(sources))
-        selected, optimum = world.vector(decision["selected"]), world.optimum()
+        cycle = cycle_in(world, planted_config(sources))
+        selected, optimum = world.vector(cycle.selected), world.optimum()
         reached, lowest = (float(world.target(weights[None])[0]) for weights in (selected, optimum))
-        others = rivals(world, decision["screened"], number)
+        others = rivals(world, cycle.screened.runs, number)
         rows.append(
             {
                 "sources": sources,
-                "runs": decision["screened"],
+                "runs": cycle.screened.runs,
                 "l1": float(np.abs(selected - optimum).sum()),
                 "regret": reached - lowest,
-                "promoted": decision["promoted"],
+                "promoted": cycle.decision.promoted,
                 **{f"better_than_{name}": reached < value for name, value in others.items()},
             }
         )
@@ -369,15 +385,15 @@ def of_added_sources(cases: int) -> dict[str, Any]:
     for number in range(cases):
         sources = (3, 4, 5, 6)[number % 4]
         world, config = World.planted(sources, 10_000 + number), planted_config(sources)
-        before = cycle_in(world.without_the_last(), config)
+        before = cycle_in(world.without_the_last(), config).decision
         reused, whole = (
             cycle_in(world, config, before),
             cycle_in(world, config.model_copy(update={"reuse": False}), before),
         )
-        ours, full = (float(world.target(world.vector(one["weights"])[None])[0]) for one in (reused, whole))
+        ours, full = (float(world.target(world.vector(one.decision.weights)[None])[0]) for one in (reused, whole))
         worse.append(ours / full - 1)
-        alike += reused["promoted"] == whole["promoted"] and worse[-1] <= NOISE
-        runs, whole_runs = max(runs, reused["screened"]), max(whole_runs, whole["screened"])
+        alike += reused.decision.promoted == whole.decision.promoted and worse[-1] <= NOISE
+        runs, whole_runs = max(runs, reused.screened.runs), max(whole_runs, whole.screened.runs)
     return {
         "cases": cases,
         "alike": round(100 * alike / cases, 1),
@@ -395,20 +411,21 @@ def of_remembered_runs(cases: int) -> dict[str, Any]:
         for number in range(cases):
             sources = (3, 4, 5, 6)[number % 4]
             world, config = World.planted(sources, 20_000 + number), planted_config(sources)
-            known = cycle_in(world, config.model_copy(update={"rounds": 1, "arms": 20}), earlier=[])["evidence"]
+            known = cycle_in(world, config.model_copy(update={"rounds": 1, "arms": 20}), earlier=[]).screened.evidence
             # Another size: higher bits per byte that depend less on the mixture; and other noise.
             later = replace(world, level=world.level + 0.1, exponent=world.exponent * 0.8, seed=world.seed + 1)
             if kind == "another":
                 later = replace(World.planted(sources, 30_000 + number), sequences=world.sequences)
             small = config.model_copy(update={"rounds": 1, "arms": 5})
             lowest = float(later.target(later.optimum()[None])[0])
-            found = {}
-            for name, earlier in (("with", known), ("without", [])):
-                decision = cycle_in(later, small, earlier=earlier)
-                found[name] = float(later.target(later.vector(decision["selected"])[None])[0]) - lowest
+            found: dict[str, Any] = {}
+            for name, earlier in (("with", known), ("without", ())):
+                cycle = cycle_in(later, small, earlier=earlier)
+                found[name] = float(later.target(later.vector(cycle.selected)[None])[0]) - lowest
                 if earlier:
-                    found["used"] = decision["earlier"]["used"] != "alone"
-                    found["rank"] = decision["earlier"]["backtest"]["rank_agreement"]
+                    found["used"] = cycle.screened.earlier.used != "alone"
+                    backtest = cycle.screened.earlier.backtest
+                    found["rank"] = backtest and backtest.rank_agreement
             rows.append(found)
         table[kind] = {
             **{

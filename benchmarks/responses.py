@@ -43,9 +43,9 @@ from tasks.formats.documents.document import document_id
 from tasks.formats.tokens.mixture import grid_weights, repetitions
 from tasks.formats.tokens.plan import Plan
 from tasks.stages.canary import CanaryConfig
-from tasks.stages.canary.forms import Floats
 from tasks.stages.canary.registration import ARMS, RESULT
-from tasks.stages.canary.response import FORMS, Response, fit
+from tasks.stages.canary.statistics.forms import Floats
+from tasks.stages.canary.statistics.response import FORMS, Response, fit
 from tasks.stages.consolidate.stage import KEPT_SCHEMA
 from tasks.stages.tokens import EncodeConfig, PackConfig, TokenizerConfig
 from tasks.trainer.config import ModelConfig, OptimConfig, TrainSpec

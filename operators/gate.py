@@ -4,10 +4,9 @@ A decision is an artifact with a report. For canaries it is `mixture`; only the 
 waits for the approval. For a new model it is `comparison`; the stage `promote` applies it.
 """
 
-import json
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import BaseOperator, BaseOperatorLink
@@ -19,6 +18,10 @@ from operators.runs import RunSettings, fails_at_once, run_of
 from tasks.core.stage_spec import variant_version
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.result import StageResult
+from tasks.stages.canary.decision import Decision, listed
+
+if TYPE_CHECKING:
+    from tasks.core.artifact import Artifact
 
 
 class ReportApproval(ApprovalOperator):  # type: ignore[misc]
@@ -62,7 +65,7 @@ class ReportApproval(ApprovalOperator):  # type: ignore[misc]
             recipe = find_recipe(self.recipe)
             run = run_of(recipe, context)
             self.log.info("approval for %s, %s", recipe.name, run)
-            self.body = read_text(run.recipe(recipe), self.decided["address"], "report.md")
+            self.body = opened(run.recipe(recipe), self.decided["address"]).read("report.md").decode()
         return super().execute(context)
 
     def execute_complete(self, context: Any, event: dict[str, Any]) -> Any:
@@ -115,28 +118,26 @@ class CanaryGate(BaseOperator):  # type: ignore[misc]
             recipe = find_recipe(self.recipe)
             run = run_of(recipe, context)
             self.log.info("decision of %s, %s", recipe.name, run)
-            decision = json.loads(read_text(run.recipe(recipe), self.decided["address"], "mixture.json"))
+            decision = Decision.read(opened(run.recipe(recipe), self.decided["address"]))
         self.result = self.decided
-        self.log.info("%s", decision["reason"])
-        self.log.info(
-            "weights: %s", ", ".join(f"{name} {share:.3f}" for name, share in sorted(decision["weights"].items()))
-        )
-        if settings := decision.get("settings"):
+        self.log.info("%s", decision.reason)
+        self.log.info("weights: %s", listed(decision.weights))
+        if (settings := decision.settings) and decision.variant:
             self.log.info("settings: %s", ", ".join(f"{path} = {value}" for path, value in sorted(settings.items())))
-            version = variant_version(run.version, decision["variant"])
+            version = variant_version(run.version, decision.variant)
             run = RunSettings(version, run.version, {**run.overrides, **settings})
         announce(context, self.outlets, StageResult.from_json(self.decided), run)
         return {
             "address": self.decided["address"],
-            **{name: decision[name] for name in ("weights", "promoted", "reason")},
+            **decision.model_dump(include={"weights", "promoted", "reason"}),
         }
 
 
-def read_text(recipe: Recipe, address: str, file: str) -> str:
-    """Returns the text of a file of the artifact at `address`; raises InputError if the artifact is missing."""
+def opened(recipe: Recipe, address: str) -> "Artifact":
+    """Returns the artifact at `address`; raises InputError if it is missing."""
     # Imported here, because DAG files import this module and must not import pyarrow.
     from tasks.core.artifact import Artifact, ArtifactId
     from tasks.run.runner import open_store
 
     use_store(recipe)
-    return Artifact.open_at(open_store(recipe), ArtifactId.parse(address)).read(file).decode()
+    return Artifact.open_at(open_store(recipe), ArtifactId.parse(address))

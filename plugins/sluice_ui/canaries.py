@@ -1,7 +1,7 @@
 """Is the new one better, how sure, and what did it cost: the decision about the mixture, and about the champion.
 
-Reads `mixture.json` and `comparison.json` of a version by the keys that they have: a key of another version of a stage
-is left out of the page.
+Reads the decision and `comparison.json` of a version, the latter by the keys that it has: a key of another version of
+the stage is left out of the page.
 """
 
 import json
@@ -19,11 +19,14 @@ from tasks.core.terminal import duration
 from tasks.core.version_index import VersionIndex
 from tasks.run.recipe import Recipe
 from tasks.run.runner import open_store
+from tasks.stages.canary.decision import Decision, ScreenedArm, listed
 
 TRAININGS = ("canary", "confirmation")
 """First words of the kinds of artifacts with a canary training."""
 
 COMPARISONS = {"comparison": "Champion", "tuned_comparison": "Champion of the fine-tuned models"}
+
+_TONES = {"replaced": "pale", "stays": "good", "promoted": "good"}
 
 Json = Mapping[str, Any]
 
@@ -34,7 +37,7 @@ def canaries(recipe: Recipe, version: str, at: Address) -> str:
     if not artifacts:
         raise InputError(f"{recipe.name} has no artifacts of version {version}", "open another version")
     kinds = {artifact.address.name.removeprefix(f"{recipe.name}/"): artifact for artifact in artifacts}
-    decision = json.loads(kinds["mixture"].read("mixture.json")) if "mixture" in kinds else None
+    decision = Decision.read(kinds["mixture"]) if "mixture" in kinds else None
     champions = [
         (title, _champion(json.loads(kinds[kind].read("comparison.json")), recipe.name))
         for kind, title in COMPARISONS.items()
@@ -46,31 +49,39 @@ def canaries(recipe: Recipe, version: str, at: Address) -> str:
         f"{recipe.name} {version}: canaries and champion",
         at,
         of,
-        reason=decision.get("reason", "") if decision else "",
+        mixture=_mixture(decision) if decision else None,
         cards=[*(_cards(decision) if decision else []), *_cost(kinds)],
-        cost=decision.get("cost", "") if decision else "",
-        confirmation=_confirmation(decision) if decision else None,
-        settings=[[path, json.dumps(value)] for path, value in sorted((decision or {}).get("settings", {}).items())],
-        checks=_checks(decision) if decision else [],
-        rounds=[[one.get(name) for name in ("round", "stopped")] + [", ".join(one.get("arms", ()))]
-                for one in (decision or {}).get("rounds") or ()],
-        screening=_screening(decision) if decision else None,
-        response=_response(decision) if decision else "",
         champions=champions,
     )  # fmt: skip
 
 
-def _cards(decision: Json) -> list[tuple[str, str, str]]:
-    confirmed = decision.get("confirmation")
-    what, name = ("Settings", decision["variant"]) if "settings" in decision else ("Mixture", decision["winner"])
-    cards = [(what, str(name), "promoted" if decision.get("promoted") else "stays")]
+def _mixture(decision: Decision) -> dict[str, Any]:
+    """Returns what the template shows of the decision about the mixture."""
+    return {
+        "reason": decision.reason,
+        "cost": decision.cost,
+        "settings": [[path, json.dumps(value)] for path, value in sorted((decision.settings or {}).items())],
+        "confirmation": _confirmation(decision),
+        "checks": _checks(decision),
+        "screening": _screening(decision),
+        "response": _response(decision),
+        "rounds": [[one.round, one.stopped, ", ".join(one.arms)] for one in decision.rounds],
+    }
+
+
+def _cards(decision: Decision) -> list[tuple[str, str, str]]:
+    what, name = ("Settings", decision.variant) if decision.variant else ("Mixture", decision.winner)
+    cards = [(what, name, "promoted" if decision.promoted else "stays")]
+    confirmed = decision.confirmation
     if not confirmed:
         return [*cards, ("Sure", "no", "nothing was confirmed on fresh seeds")]
-    low, high = _interval(confirmed)
-    cards.append(("Lower by", f"{confirmed['difference']:.4f}", "bits per byte of held-out text, on the target"))
-    sure = f"{decision.get('confidence', 0.95):.0%}"
-    shown = f"{low:+.4f} to {high:+.4f}" if low is not None and high is not None else "none"
-    return [*cards, (f"{sure} interval", shown, f"of {len(confirmed['seeds'])} paired differences on fresh seeds")]
+    low, high = confirmed.interval
+    sure, seeds = f"{decision.confidence:.0%} interval", len(confirmed.seeds)
+    return [
+        *cards,
+        ("Lower by", f"{confirmed.difference:.4f}", "bits per byte of held-out text, on the target"),
+        (sure, f"{low:+.4f} to {high:+.4f}", f"of {seeds} paired differences on fresh seeds"),
+    ]
 
 
 def _cost(kinds: Mapping[str, Artifact]) -> list[tuple[str, str, str]]:
@@ -84,79 +95,70 @@ def _cost(kinds: Mapping[str, Artifact]) -> list[tuple[str, str, str]]:
     return [("Cost", duration(seconds), f"of {len(made)} canary trainings, {adopted} adopted")]
 
 
-def _confirmation(decision: Json) -> dict[str, Any] | None:
-    confirmed = decision.get("confirmation")
+def _confirmation(decision: Decision) -> dict[str, Any] | None:
+    confirmed = decision.confirmation
     if not confirmed:
         return None
-    seeds = [str(seed) for seed in confirmed["seeds"]]
-    values = list(confirmed["differences"])
-    low, high = _interval(confirmed)
-    points: list[tuple[str, float, charts.Interval]]
-    points = [(f"seed {seed}", value, (None, None)) for seed, value in zip(seeds, values, strict=True)]
-    if low is not None and high is not None:
-        points.append(("mean", confirmed["difference"], (low, high)))
-    title = f"{confirmed['arm']} lower than {decision['current']} by, bits per byte"
+    rows = list(zip(map(str, confirmed.seeds), confirmed.differences, strict=True))
+    points: list[tuple[str, float, charts.Interval]] = [(f"seed {seed}", value, (None, None)) for seed, value in rows]
+    title = f"{confirmed.arm} lower than {decision.current} by, bits per byte"
     return {
-        "figure": charts.differences(points, title),
+        "figure": charts.differences([*points, ("mean", confirmed.difference, confirmed.interval)], title),
         "label": title,
-        "rows": [[seed, value] for seed, value in zip(seeds, confirmed["differences"], strict=True)],
-        "worse": _shares(confirmed.get("regressions") or {}),
+        "rows": rows,
+        "worse": confirmed.worse,
     }
 
 
-def _checks(decision: Json) -> list[list[object]]:
+def _checks(decision: Decision) -> list[list[object]]:
     """Returns a row per further comparison that a promotion needs."""
-    labels = {"again": "the same mixture with other data (A/A)", "low_rate": "one fifth of the learning rate"}
+    named = {
+        "the same mixture with other data (A/A)": decision.checks.again,
+        "one fifth of the learning rate": decision.checks.low_rate,
+    }
     return [
-        [labels.get(name, name), check.get("difference"), len(check.get("seeds") or ()),
-         badge("passed", "good") if check.get("passed") else badge("failed", "bad")]
-        for name, check in sorted((decision.get("checks") or {}).items())
+        [label, check.difference, len(check.seeds),
+         badge("passed", "good") if check.passed else badge("failed", "bad")]
+        for label, check in named.items() if check
     ]  # fmt: skip
 
 
-def _screening(decision: Json) -> dict[str, Any]:
-    arms = sorted(decision["arms"], key=lambda arm: (arm["target_bpb"], arm["arm"]))
-    sources = sorted({source for arm in arms for source in arm["weights"]})
-    measured = sorted({source for arm in arms for source in arm["bpb"]})
-    rows = []
-    for arm in arms:
-        weights = [arm["weights"].get(source) for source in sources]
-        bits = [arm["bpb"].get(source) for source in measured]
-        rows.append(
-            [arm["arm"], arm["kind"], _verdict(arm, decision), arm["target_bpb"],
-             None if arm["arm"] == decision["current"] else arm["difference"], *weights, *bits]
-        )  # fmt: skip
+def _screening(decision: Decision) -> dict[str, Any]:
+    arms = sorted(decision.arms, key=lambda arm: (arm.target_bpb, arm.arm))
+    sources = sorted({source for arm in arms for source in arm.weights})
+    measured = sorted({source for arm in arms for source in arm.bpb})
+    rows = [
+        [arm.arm, arm.kind, _verdict(arm, decision), arm.target_bpb,
+         None if arm.arm == decision.current else arm.difference,
+         *map(arm.weights.get, sources), *map(arm.bpb.get, measured)]
+        for arm in arms
+    ]  # fmt: skip
     head = ["arm", "kind", "verdict", "#target bpb", "#lower by", *(f"#weight of {name}" for name in sources),
-            *(f"#{'bits' if name in decision.get('tasks', {}) else 'bpb'} of {name}" for name in measured)]  # fmt: skip
-    title = f"lower than {decision['current']} by, bits per byte; of the screening, without an interval"
+            *(f"#{'bits' if name in decision.tasks else 'bpb'} of {name}" for name in measured)]  # fmt: skip
+    title = f"lower than {decision.current} by, bits per byte; of the screening, without an interval"
     return {
         "head": head,
         "rows": rows,
-        "figure": charts.differences([(arm["arm"], arm["difference"], (None, None)) for arm in arms], title),
+        "figure": charts.differences([(arm.arm, arm.difference, (None, None)) for arm in arms], title),
         "label": f"Difference of each arm: {title}",
-        "target": ", ".join(f"{name} {share:.3f}" for name, share in sorted(decision.get("target", {}).items())),
+        "target": listed(decision.target),
     }
 
 
-def _verdict(arm: Json, decision: Json) -> object:
-    confirmed = decision.get("confirmation")
-    if arm["arm"] == decision["current"]:
-        return badge("replaced", "pale") if decision.get("promoted") else badge("stays", "good")
-    if confirmed and arm["arm"] == confirmed["arm"]:
-        return badge("promoted", "good") if decision.get("promoted") else badge("not confirmed", "bad")
-    worse = arm.get("regressions") or {}
-    return badge(f"worse on {', '.join(worse)}", "bad") if worse else ""
+def _verdict(arm: ScreenedArm, decision: Decision) -> object:
+    verdict = decision.verdict(arm)
+    return badge(verdict, _TONES.get(verdict, "bad")) if verdict else ""
 
 
-def _response(decision: Json) -> str:
+def _response(decision: Decision) -> str:
     """Returns the summary of the fit over the weights in a sentence; "" without one."""
-    fit = decision.get("response")
-    if not fit or "proposed_weights" not in fit:
+    fit = decision.response
+    if not fit:
         return ""
-    weights = ", ".join(f"{name} {share:.3f}" for name, share in sorted(fit["proposed_weights"].items()))
-    agreement = fit.get("rank_agreement")
+    agreement = fit.rank_agreement
     ranks = "" if agreement is None else f" Its rank correlation with arms that were left out is {agreement:.2f}."
-    return f"A fit over the weights proposes {weights} and predicts {fit['proposed_bpb']:.4f} bits per byte.{ranks}"
+    weights = listed(fit.proposed_weights)
+    return f"A fit over the weights proposes {weights} and predicts {fit.proposed_bpb:.4f} bits per byte.{ranks}"
 
 
 def _champion(comparison: Json, recipe: str) -> dict[str, Any]:
@@ -203,10 +205,6 @@ def _interval(of: Json) -> tuple[float | None, float | None]:
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
-
-
-def _shares(worse: Json) -> str:
-    return ", ".join(f"{source} {share:+.1%}" for source, share in sorted(worse.items()))
 
 
 routes = router()

@@ -39,6 +39,7 @@ from tasks.core.terminal import duration
 from tasks.core.version_index import VersionIndex
 from tasks.run.recipe import Recipe
 from tasks.run.runner import mlflow_url, open_store
+from tasks.stages.canary.decision import Decision
 from tasks.stages.consolidate.funnel import totals
 from tasks.trainer.evaluation.paired import of_sized
 
@@ -296,10 +297,10 @@ def _cost(artifacts: Sequence[Artifact], recipe: str) -> list[list[object]]:
 def _mixture(mixture: Artifact | None) -> dict[str, Any] | None:
     if mixture is None:
         return None
-    decision = json.loads(mixture.read("mixture.json"))
+    decision = Decision.read(mixture)
     return {
-        "reason": decision.get("reason", ""),
-        "weights": [[name, share, bar(share)] for name, share in sorted(decision["weights"].items())],
+        "reason": decision.reason,
+        "weights": [[name, share, bar(share)] for name, share in sorted(decision.weights.items())],
     }
 
 

@@ -15,6 +15,7 @@ from tasks.demo.drive import DagRunStatus
 from tasks.run.trace.answer import PageTrace
 from tasks.run.trace.text import render
 from tasks.run.trace.trace import trace
+from tasks.stages.canary.decision import Decision, listed
 from tasks.stages.consolidate.funnel import totals
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -72,10 +73,9 @@ def funnel(artifacts: RunArtifacts) -> Iterator[str]:
 
 def mixture(artifacts: RunArtifacts) -> Iterator[str]:
     """Yields the decision of the canaries: the reason, and the weights for training."""
-    decision = artifacts.json("mixture", "mixture.json")
-    weights = ", ".join(f"{source} {share:.3f}" for source, share in sorted(decision["weights"].items()))
-    yield decision["reason"]
-    yield f"trained with {weights}"
+    decision = Decision.read(artifacts.artifact("mixture"))
+    yield decision.reason
+    yield f"trained with {listed(decision.weights)}"
 
 
 def training(artifacts: RunArtifacts) -> Iterator[str]:

@@ -17,9 +17,10 @@ from tasks.run.result import StageResult
 from tasks.run.runner import run_stage
 from tasks.run.tracking import TrackingContext
 from tasks.stages.canary.registration import parse_member
+from tests.decisions import commit_decision, decision
 from tests.operators.test_stage_operator import events_of, returned, states
 
-DECISION = {"weights": {"web": 0.7, "code": 0.3}, "promoted": True, "reason": "arm-2 is better, 95% sure", "arms": []}
+DECISION = decision({"web": 0.7, "code": 0.3}, promoted=True, reason="arm-2 is better, 95% sure")
 DAG_FILE = """
 import pendulum
 from airflow.sdk import DAG
@@ -51,10 +52,7 @@ def run_gate(tmp_path, monkeypatch, recipes, airflow_db):
 
 
 def write_mixture(folder, recipe):
-    output = Output(Store(str(folder)), ArtifactId(f"{recipe}/mixture", "v1"), "0" * 64)
-    with output.part("mixture", conserved=False) as part, part.file("mixture.json") as file:
-        file.write(json.dumps(DECISION).encode())
-    return commit(output, "decide", 1, Config(), [], Report())
+    return commit_decision(folder, f"{recipe}/mixture@v1", DECISION)
 
 
 def test_the_gate_states_the_decision_and_publishes_the_mixture(run_gate, tmp_path, caplog, capsys):
@@ -79,10 +77,8 @@ def test_the_gate_states_the_decision_and_publishes_the_mixture(run_gate, tmp_pa
 
 def test_with_accepted_settings_the_event_names_their_version_and_has_them_as_overrides(run_gate, tmp_path):
     accepted = {"tokenizer.vocab_size": 300}
-    output = Output(Store(str(tmp_path / "store")), ArtifactId("settled/mixture", "v1"), "0" * 64)
-    with output.part("mixture", conserved=False) as part, part.file("mixture.json") as file:
-        file.write(json.dumps({**DECISION, "settings": accepted, "variant": "coarse"}).encode())
-    commit(output, "decide", 1, Config(), [], Report())
+    settled = DECISION.model_copy(update={"settings": accepted, "variant": "coarse"})
+    commit_decision(tmp_path / "store", "settled/mixture@v1", settled)
     run_gate("settled")
     [event] = events_of("settled/mixture")
     assert (event["version"], event["source_version"], event["overrides"]) == ("v1.coarse", "v1", accepted)

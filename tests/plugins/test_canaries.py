@@ -12,6 +12,8 @@ from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
+from tasks.stages.canary.decision import Decision
+from tests.decisions import commit_decision, decision
 from tests.plugins.conftest import HOSTILE
 from tests.tasks.run.champions import recipe_in
 
@@ -22,25 +24,27 @@ def arm(name: str, difference: float, web: float, **more: Any) -> dict[str, Any]
             "difference": difference, "target_bpb": 2.5 - difference, **more}  # fmt: skip
 
 
-CONFIRMED = {"arm": "arm-1", "seeds": [7, 8], "differences": [0.02, 0.04], "difference": 0.03,
-             "interval": [0.011, 0.049], "target_bpb": [2.5, 2.47], "regressions": {}}  # fmt: skip
-DECISION: dict[str, Any] = {
-    "reason": "arm-1 replaces arm-0: lower by 0.0110 to 0.0490 bits per byte on 2 fresh seeds, 95% sure",
-    "weights": {"web": 0.6, "code": 0.4}, "winner": "arm-1", "current": "arm-0", "promoted": True, "confidence": 0.95,
-    "confirmation": CONFIRMED, "target": {"web": 0.5, "code": 0.5}, "response": None,
-    "arms": [arm("arm-0", 0.0, 0.5), arm("arm-1", 0.03, 0.6), arm("arm-2", -0.02, 0.9, regressions={"code": 0.1})],
-}  # fmt: skip
+WEIGHTS = {"web": 0.6, "code": 0.4}
+CONFIRMED = {"arm": "arm-1", "kind": "sampled", "weights": WEIGHTS, "seeds": [7, 8], "differences": [0.02, 0.04],
+             "difference": 0.03, "interval": [0.011, 0.049], "target_bpb": [2.5, 2.47], "regressions": {}}  # fmt: skip
+ARMS = [arm("arm-0", 0.0, 0.5), arm("arm-1", 0.03, 0.6), arm("arm-2", -0.02, 0.9, regressions={"code": 0.1})]
+REASON = "arm-1 replaces arm-0: lower by 0.0110 to 0.0490 bits per byte on 2 fresh seeds, 95% sure"
 
 
-def page_of(folder: Path, decision: dict[str, Any]) -> str:
+def promoted(**changed: Any) -> Decision:
+    """The decision for arm-1, with some fields changed."""
+    fields = {"promoted": True, "winner": "arm-1", "reason": REASON, "confirmation": CONFIRMED, "arms": ARMS,
+              "target": {"web": 0.5, "code": 0.5}}  # fmt: skip
+    return decision(WEIGHTS, **{**fields, **changed})
+
+
+def page_of(folder: Path, content: Decision) -> str:
     """Commits a decision and three canary trainings; returns the page."""
-    store = Store(str(folder))
-    files = {"mixture": ("mixture.json", decision), "canary/arm-0-seed-0": ("result.json", {}),
-             "canary/arm-1-seed-0": ("result.json", {}), "confirmation/arm-1-seed-7": ("result.json", {})}  # fmt: skip
-    for kind, (name, content) in files.items():
-        output = Output(store, ArtifactId(f"test/{kind}", "v1"), "1" * 64)
-        with output.part("content", conserved=False) as part, part.file(name) as file:
-            file.write(json.dumps(content).encode())
+    commit_decision(folder, "test/mixture@v1", content)
+    for kind in ("canary/arm-0-seed-0", "canary/arm-1-seed-0", "confirmation/arm-1-seed-7"):
+        output = Output(Store(str(folder)), ArtifactId(f"test/{kind}", "v1"), "1" * 64)
+        with output.part("content", conserved=False) as part, part.file("result.json") as file:
+            file.write(b"{}")
         commit(output, kind.partition("/")[0], 1, Config(), [], Report())
     return canaries(recipe_in(folder), "v1", Address("/canaries", {"recipe": "test", "version": "v1"}))
 
@@ -50,15 +54,15 @@ def row_of(text: str, label: str) -> str:
 
 
 def test_the_decision_is_in_words_with_interval_and_cost(tmp_path: Path) -> None:
-    text = page_of(tmp_path, DECISION)
-    assert f"<strong>{DECISION['reason']}.</strong>" in text
+    text = page_of(tmp_path, promoted())
+    assert f"<strong>{REASON}.</strong>" in text
     assert '<dd class="value">+0.0110 to +0.0490</dd>' in text
     assert "of 3 canary trainings, 0 adopted" in text
     assert text.index("Confirmation on fresh seeds") < text.index("Screening")
 
 
 def test_arms_are_side_by_side_with_weights_scores_and_verdict(tmp_path: Path) -> None:
-    text = page_of(tmp_path, DECISION)
+    text = page_of(tmp_path, promoted())
     assert "weight of code" in text
     assert "bpb of web" in text
     assert ">replaced</span>" in row_of(text, "arm-0")
@@ -68,17 +72,15 @@ def test_arms_are_side_by_side_with_weights_scores_and_verdict(tmp_path: Path) -
 
 
 def test_a_decision_without_a_confirmation_says_that_nothing_is_sure(tmp_path: Path) -> None:
-    kept = {**DECISION, "confirmation": None, "promoted": False, "winner": "arm-0", "reason": "arm-0 stays"}
-    text = page_of(tmp_path, kept)
+    text = page_of(tmp_path, promoted(confirmation=None, promoted=False, winner="arm-0", reason="arm-0 stays"))
     assert "nothing was confirmed on fresh seeds" in text
     assert ">stays</span>" in row_of(text, "arm-0")
 
 
 def test_checks_rounds_and_cost_are_shown_where_the_decision_has_them(tmp_path: Path) -> None:
-    checks = {"again": {"difference": 0.001, "seeds": [7], "passed": True, "interval": None},
-              "low_rate": {"difference": None, "seeds": [], "passed": False}}  # fmt: skip
-    rounds = [{"round": 1, "arms": ["arm-0", "arm-1"], "stopped": None}]
-    text = page_of(tmp_path, {**DECISION, "checks": checks, "rounds": rounds, "cost": "9 runs x 1e9 FLOPs"})
+    checks = {"again": {**CONFIRMED, "passed": True}, "low_rate": {**CONFIRMED, "interval": None, "passed": False}}
+    rounds = [{"round": 1, "arms": ["arm-0", "arm-1"], "probability": None, "proposed": None, "stopped": None}]
+    text = page_of(tmp_path, promoted(checks=checks, rounds=rounds, cost="9 runs x 1e9 FLOPs"))
     assert ">passed</span>" in row_of(text, "the same mixture with other data (A/A)")
     assert ">failed</span>" in row_of(text, "one fifth of the learning rate")
     assert "arm-0, arm-1" in text
@@ -86,8 +88,8 @@ def test_checks_rounds_and_cost_are_shown_where_the_decision_has_them(tmp_path: 
 
 
 def test_names_of_sources_are_escaped(tmp_path: Path) -> None:
-    arms = [{**one, "weights": {HOSTILE: 1.0}, "bpb": {HOSTILE: 2.0}} for one in DECISION["arms"]]
-    text = page_of(tmp_path, {**DECISION, "arms": arms, "target": {HOSTILE: 1.0}})
+    arms = [{**one, "weights": {HOSTILE: 1.0}, "bpb": {HOSTILE: 2.0}} for one in ARMS]
+    text = page_of(tmp_path, promoted(arms=arms, target={HOSTILE: 1.0}))
     assert "<img" not in text
     assert "<script>alert" not in text
 
@@ -132,6 +134,6 @@ def test_the_first_champion_needs_no_comparison(tmp_path: Path) -> None:
 
 
 def test_accepted_settings_are_listed(tmp_path: Path) -> None:
-    text = page_of(tmp_path, DECISION | {"settings": {"tokenizer.vocab_size": 270}, "variant": "coarse"})
+    text = page_of(tmp_path, promoted(settings={"tokenizer.vocab_size": 270}, variant="coarse"))
     assert '<dd class="value">coarse</dd>' in text
     assert "270" in row_of(text, "tokenizer.vocab_size")

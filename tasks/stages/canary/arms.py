@@ -34,6 +34,7 @@ from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import ShardSet
 from tasks.stages.canary import CURRENT, REPEATED, CanaryConfig, design, evidence, heldout, variants
 from tasks.stages.canary.cost import CycleCost
+from tasks.stages.canary.decision import Decision, encoded
 from tasks.stages.canary.design import Space
 from tasks.stages.canary.registration import (
     ARMS,
@@ -41,12 +42,14 @@ from tasks.stages.canary.registration import (
     RESULT,
     Arm,
     Cycle,
-    registered_settings,
+    begin,
+    continues,
     require_repetition,
     rules,
     targets,
+    write,
 )
-from tasks.stages.canary.screening import Screening
+from tasks.stages.canary.statistics import screen
 
 __all__ = ["HOOKS", "VERSION", "run"]
 VERSION = 4
@@ -72,20 +75,17 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
         cycle = following(config, json.loads(inputs["before"].read(CYCLE)), results, cost)
     else:
         previous = inputs.get("previous")
-        decision = json.loads(previous.read("mixture.json")) if previous else None
-        overridden = previous is not None and previous.record.config.get("current") != config.current
+        decision = Decision.read(previous) if previous else None
+        accepted = decision.weights if decision and continues(config, previous) else None
+        proposed = decision.response.proposed_weights if decision and decision.response else None
         targets(config, plan.summary["heldout_documents"])
         sequences = {source: plan.sequences[source] for source in plan.sources}
-        cycle = first(config, sequences, cost, decision, overridden=overridden)
+        cycle = first(config, sequences, cost, accepted, proposed)
         cycle = {**cycle, "evidence": _evidence(inputs, plan.summary["by"], cost)}
-        cycle["registered"]["rules"] += [_start(inputs, overridden=overridden), cycle["evidence"]["note"]]
+        cycle["registered"]["rules"] += [_start(config, inputs), cycle["evidence"]["note"]]
     this = cycle["rounds"][-1]
     arms = [arm for arm in cycle["arms"] if arm["arm"] in this["arms"]]
-    if CYCLE not in output.committed:
-        with output.part(CYCLE, conserved=False) as part:
-            for name, content in ((ARMS, arms), (CYCLE, cycle)):
-                with part.file(name) as file:
-                    file.write(json.dumps(content, indent=2, sort_keys=True).encode() + b"\n")
+    write(output, {CYCLE: encoded(cycle), ARMS: encoded(arms)})
     members = tuple(f"{output.member}-{arm['arm']}-seed-{seed}" for arm in arms for seed in config.seeds)
     kinds = ", ".join(arm["kind"] for arm in arms)
     note = this["stopped"] or f"{len(arms)} arms ({kinds}) x {len(config.seeds)} seeds"
@@ -99,15 +99,15 @@ def _evidence(inputs: Inputs, by: str, cost: CycleCost) -> dict[str, Any]:
     return {**evidence.registered(inputs.get("earlier"), by, flops), "by": by, "flops": flops, "content": content}
 
 
-def _start(inputs: Inputs, *, overridden: bool) -> str:
+def _start(config: CanaryConfig, inputs: Inputs) -> str:
     """Returns in words where the current mixture comes from."""
     newest, accepted = inputs.get("earlier"), inputs.get("previous")
     rejected = (
         f"{newest.address} was rejected. " if newest and newest.address != (accepted and accepted.address) else ""
     )
-    if accepted is None or overridden:
-        return f"{rejected}The current mixture is that of the recipe."
-    return f"{rejected}The current mixture is the decision of {accepted.address}."
+    if accepted and continues(config, accepted):
+        return f"{rejected}The current mixture is the decision of {accepted.address}."
+    return f"{rejected}The current mixture is that of the recipe."
 
 
 def _of_settings(config: CanaryConfig, inputs: Inputs, cost: CycleCost) -> Cycle:
@@ -120,18 +120,13 @@ def _of_settings(config: CanaryConfig, inputs: Inputs, cost: CycleCost) -> Cycle
     return variants.first(config, content["variants"], sequences, content["weights"], left_out, cost)
 
 
-def space_of(config: CanaryConfig, sequences: Mapping[str, int], kept: Mapping[str, float]) -> Space:
-    """Returns the mixtures of sources with these numbers of sequences; see `design.Space.of` for `kept`."""
-    return Space.of(sequences, config.steps * config.batch_size, config.repetition_cap, config.max_kl, kept)
-
-
 def kept_ratios(
-    config: CanaryConfig, sequences: Mapping[str, int], previous: Mapping[str, Any] | None
+    config: CanaryConfig, sequences: Mapping[str, int], accepted: Mapping[str, float] | None
 ) -> dict[str, float]:
     """Returns the ratios that sources of the previous decision keep; {} if no source was added to at least two."""
-    if not (config.reuse and config.arms) or previous is None or not set(sequences) - set(previous["weights"]):
+    if not (config.reuse and config.arms) or accepted is None or not set(sequences) - set(accepted):
         return {}
-    weights = {source: weight for source, weight in previous["weights"].items() if source in sequences}
+    weights = {source: weight for source, weight in accepted.items() if source in sequences}
     return grid_weights(weights) if sum(weight > 0 for weight in weights.values()) > 1 else {}
 
 
@@ -139,23 +134,16 @@ def first(
     config: CanaryConfig,
     sequences: Mapping[str, int],
     cost: CycleCost,
-    previous: Mapping[str, Any] | None = None,
-    *,
-    overridden: bool = False,
+    accepted: Mapping[str, float] | None = None,
+    proposed: Mapping[str, float] | None = None,
 ) -> Cycle:
     """Returns a cycle with its first round; see `choose`. Raises RecipeError if the budget is too small."""
     seeds = len(config.seeds)
     cost.require(3 * seeds)
-    kept = kept_ratios(config, sequences, None if overridden else previous)
-    arms = choose(config, sequences, previous, overridden=overridden)[: cost.affordable(0) // seeds]
-    names = [arm["arm"] for arm in arms]
-    about = {"sequences": dict(sequences), "kept": kept, "most_arms": _quarter(config) if kept else None}
-    return {
-        "registered": {**about, "rules": rules(config, cost, len(arms)), "settings": registered_settings(config)},
-        "arms": arms,
-        "results": [],
-        "rounds": [{"round": 1, "arms": names, "probability": None, "proposed": None, "stopped": None}],
-    }
+    kept = kept_ratios(config, sequences, accepted)
+    arms = choose(config, sequences, accepted, proposed)[: cost.affordable(0) // seeds]
+    most = _quarter(config) if kept else None
+    return begin(config, arms, rules(config, cost, len(arms)), sequences, kept, most)
 
 
 def following(config: CanaryConfig, cycle: Cycle, results: Sequence[Mapping[str, Any]], cost: CycleCost) -> Cycle:
@@ -175,11 +163,9 @@ def following(config: CanaryConfig, cycle: Cycle, results: Sequence[Mapping[str,
     row: dict[str, Any] = {"round": number, "arms": [], "probability": None, "proposed": None}
     if stopped := cycle["rounds"][-1]["stopped"]:
         return {**cycle, "rounds": [*cycle["rounds"], {**row, "stopped": stopped}]}
-    screening = screening_of(config, cycle)
-    lead, proposal = screening.lead, screening.proposal
-    row["probability"] = lead and lead.probability
-    if proposal is not None:
-        row["proposed"] = screening.space.mixture(proposal)
+    screened = screen(config, cycle, cost)
+    row["probability"] = screened.lead and screened.lead.probability
+    row["proposed"] = screened.response and screened.response.proposed_weights
     room = min(config.arms, cost.affordable(len(cycle["results"])) // len(config.seeds))
     if (most := cycle["registered"]["most_arms"]) is not None:
         room = min(room, most - len(cycle["arms"]))
@@ -195,13 +181,6 @@ def with_results(cycle: Cycle, results: Sequence[Mapping[str, Any]]) -> Cycle:
     """Returns a cycle with the results of its last round, without their loss curves."""
     kept = [{key: result[key] for key in ("arm", "seed", "weights", "bpb")} for result in results]
     return {**cycle, "results": [*cycle["results"], *kept]}
-
-
-def screening_of(config: CanaryConfig, cycle: Cycle) -> Screening:
-    """Returns the screening of a cycle with the results of all its rounds."""
-    registered = cycle["registered"]
-    space = space_of(config, registered["sequences"], registered["kept"])
-    return Screening.of(config, cycle["arms"], cycle["results"], space, cycle.get("evidence"))
 
 
 def _stop(config: CanaryConfig, probability: float | None, room: int, number: int) -> str | None:
@@ -223,7 +202,7 @@ def _further(
     known = len(arms)
     if proposed and not _is_duplicate(proposed, arms):
         arms.append({"arm": _next_name(arms), "kind": PROPOSED, "weights": dict(proposed)})
-    space = space_of(config, cycle["registered"]["sequences"], cycle["registered"]["kept"])
+    space = Space.of(config, cycle["registered"]["sequences"], cycle["registered"]["kept"])
     center = space.shares(proposed) if proposed else space.region.natural
     arms += _chosen(config, space, center, arms, room - (len(arms) - known), config.sample_seed + number)
     return arms[known:]
@@ -241,32 +220,32 @@ def _next_name(arms: Sequence[Arm]) -> str:
 def choose(
     config: CanaryConfig,
     sequences: Mapping[str, int],
-    previous: Mapping[str, Any] | None = None,
-    *,
-    overridden: bool = False,
+    accepted: Mapping[str, float] | None = None,
+    proposed: Mapping[str, float] | None = None,
 ) -> list[Arm]:
     """Returns the arms of the first round, the current mixture first; deterministic.
 
     Args:
         config: settings of the cycle.
         sequences: number of sequences by source, all above 0.
-        previous: decision of the previous cycle, the content of its `mixture.json`.
-        overridden: the recipe's current mixture has changed since the previous cycle and takes precedence.
+        accepted: the mixture that the previous cycle decided for; None if the recipe's has changed since.
+        proposed: the proposal of the previous cycle's response.
 
     Raises:
         RecipeError: the current mixture names an unknown source, or repeats a source too often.
         InputError: too few mixtures are feasible.
     """
     natural = grid_weights(sequences)
-    kept = kept_ratios(config, sequences, None if overridden else previous)
-    space = space_of(config, sequences, kept)
-    current = _current(config, sequences, natural, None if overridden else previous)
+    kept = kept_ratios(config, sequences, accepted)
+    space = Space.of(config, sequences, kept)
+    current = _current(config, sequences, natural, accepted)
     require_repetition(config, current, sequences, "the current mixture")
     arms: list[Arm] = [
         {"arm": "arm-0", "kind": CURRENT, "weights": current},
         {"arm": "arm-0-again", "kind": REPEATED, "weights": current, "again": True},
     ]
-    others = () if kept else (*_proposed(sequences, previous), *_anchors(config, current, natural))
+    proposal = _restrict(proposed, sequences) if proposed else None
+    others = () if kept else (*([(PROPOSED, proposal)] if proposal else ()), *_anchors(config, current, natural))
     for kind, weights in others:
         if _fits(config, weights, sequences) and not _is_duplicate(weights, arms):
             arms.append({"arm": _next_name(arms), "kind": kind, "weights": weights})
@@ -302,22 +281,14 @@ def _current(
     config: CanaryConfig,
     sequences: Mapping[str, int],
     natural: dict[str, float],
-    previous: Mapping[str, Any] | None,
+    accepted: Mapping[str, float] | None,
 ) -> dict[str, float]:
-    if previous is not None and (weights := _restrict(previous["weights"], sequences)):
+    if accepted and (weights := _restrict(accepted, sequences)):
         return weights
     if not config.current:
         return natural
     Mixture(weights=config.current).over(sequences, "[canary] current, among the sources with a whole sequence")
     return grid_weights({source: config.current.get(source, 0.0) for source in sequences})
-
-
-def _proposed(
-    sequences: Mapping[str, int], previous: Mapping[str, Any] | None
-) -> Iterator[tuple[str, dict[str, float]]]:
-    fit = previous and previous["response"]
-    if fit and (weights := _restrict(fit["proposed_weights"], sequences)):
-        yield PROPOSED, weights
 
 
 def _restrict(weights: Mapping[str, float], sequences: Mapping[str, int]) -> dict[str, float] | None:

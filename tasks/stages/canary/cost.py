@@ -71,9 +71,12 @@ class CycleCost:
         return int(max(0.0, min(left, 10_000.0)))
 
     def low_rate_pairs(self, runs: float) -> int:
-        """Returns with how many fresh seeds the low learning rate is checked after a screening of `runs`."""
+        """Returns with how many fresh seeds the low learning rate is checked after a screening of `runs`.
+
+        At least one, unless the check is off: that pair is in the reserve.
+        """
         left = self.limit - runs - 3 * self.config.confirmations * self.confirming
-        return self.config.lr_check * int(min(self.config.confirmations, left // (2 * self.confirming)))
+        return self.config.lr_check * int(max(1, min(self.config.confirmations, left // (2 * self.confirming))))
 
     def require(self, screening: int) -> None:
         """Raises RecipeError if the budget does not pay for the least cycle, with `screening` runs before it."""

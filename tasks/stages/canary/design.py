@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.formats.tokens.mixture import GRID, grid_weights
+from tasks.stages.canary import CanaryConfig
 
 Floats = NDArray[np.float64]
 
@@ -82,16 +83,12 @@ class Space:
     epochs: Floats
 
     @classmethod
-    def of(
-        cls, sequences: Mapping[str, int], samples: int, cap: float, max_kl: float, kept: Mapping[str, float]
-    ) -> "Space":
+    def of(cls, config: CanaryConfig, sequences: Mapping[str, int], kept: Mapping[str, float]) -> "Space":
         """Returns the mixtures of sources with these numbers of sequences.
 
         Args:
+            config: settings of the cycle.
             sequences: by source, all above 0.
-            samples: sequences that a run reads.
-            cap: maximum number of epochs of a source.
-            max_kl: see `Region`.
             kept: ratios of the sources that form one group; {}: none do.
         """
         sources = tuple(sorted(sequences))
@@ -100,13 +97,13 @@ class Space:
         group = tuple(numbers.get(source, 0) for source in sources)
         ratios = np.array([kept.get(source, 1.0) for source in sources])
         counts = np.array([sequences[source] for source in sources], dtype=np.float64)
-        epochs = samples / counts
+        epochs = config.steps * config.batch_size / counts
         groups = max(group) + 1
         upper = np.ones(groups)
         # A weight that is rounded to the grid must not exceed the cap.
-        np.minimum.at(upper, list(group), cap / np.maximum(epochs * ratios, 1e-12) - 1 / GRID)
+        np.minimum.at(upper, list(group), config.repetition_cap / np.maximum(epochs * ratios, 1e-12) - 1 / GRID)
         natural = _sums(group, counts) / counts.sum()
-        return cls(sources, group, ratios, Region(natural, upper, max_kl), _sums(group, epochs * ratios))
+        return cls(sources, group, ratios, Region(natural, upper, config.max_kl), _sums(group, epochs * ratios))
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -1,46 +1,29 @@
-"""Evidence of earlier cycles: their runs, with what their sources contained, in the response of a later cycle.
+"""Evidence of earlier cycles: their runs, with what their sources contained, as they are recorded and registered.
 
 Every cycle ends with `evidence.json` in `mixture`: its own runs and those of the cycles before it, so that they last
 longer than their artifacts. The first round of the next cycle registers which of them enter, with which weights
-(`registered`), before its first run.
-
-Each earlier cycle has sources of its own, so its weights are columns of their own in the fit, and all cycles share the
-features of these columns. There are two kinds of features. Names: a source is the same if it has the same name.
-Content: shares of the labels of documents (language, tier, topic: the columns of `[encode] columns`) in the tokens of a
-source, so that a renamed, divided or changed source is still known by what it contains. Whether earlier runs are used,
-and by which features, is decided as the form is: by the rank correlation on left-out mixtures of this cycle. So earlier
-runs cannot make the estimate of this cycle worse than it is without them.
-
-The backtest is the fit to the cycles before this one alone: how it ranks the arms that this cycle then measured, and
-the regret, by how much the arm that it puts first is worse than the lowest, in bits per byte.
+(`registered`), before its first run. `statistics.pooled` fits them.
 """
 
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO, cast
-
-import numpy as np
-from scipy.stats import spearmanr
 
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.core.ranges import RangeFile, RangeReader
 from tasks.formats.tokens.shard import FOLDER as SHARDS
 from tasks.formats.tokens.shard import TRAIN, count_labels, parse_shard_name
-from tasks.stages.canary.forms import Floats
-from tasks.stages.canary.response import TIE, Response, decision_accuracy, fit, importance
 
 EVIDENCE = "evidence.json"
-NAMES, CONTENT, ALONE = "names", "content", "alone"
 _MOST_CYCLES = 8
 """After eight cycles a run has a sixteenth of its weight."""
+_HALF_LIFE = 2.0
 _SHARDS_PER_SOURCE = 16
 _MOST_FEATURES = 24
 
-_Tried = tuple[str, Response, tuple[str, ...]]
 EarlierCycle = Mapping[str, Any]
 """A cycle in `evidence.json`: {artifact, by, flops, parameters, epochs {source: times a run with weight 1 reads it},
 content {source: {label: share}}, runs [{weights, bpb, seeds}], backtest}. `artifact` is "" for the cycle that wrote the
@@ -84,7 +67,7 @@ def entering(found: Sequence[EarlierCycle], newest: str, by: str, flops: float) 
                 "artifact": cycle["artifact"] or newest,
                 "age": age,
                 "size": round(size, 6),
-                "importance": round(float(importance(np.array([float(age)]), np.array([size]))[0]), 6),
+                "importance": round(importance(age, size), 6),
                 "sha256": hashlib.sha256(json.dumps(cycle, sort_keys=True).encode()).hexdigest(),
             }
         )
@@ -92,6 +75,16 @@ def entering(found: Sequence[EarlierCycle], newest: str, by: str, flops: float) 
     if not kept:
         return {"cycles": [], "note": f'No run of an earlier cycle enters the fit: none had mixtures of "{by}".'}
     return {"cycles": kept, "note": f"Runs of earlier cycles may enter the fit: {'; '.join(map(_line, kept))}."}
+
+
+def importance(age: int, size: float) -> float:
+    """Returns the weight of a run in the fit: halved by two cycles of age, and by a factor of four in size.
+
+    Args:
+        age: cycles since the run; 0 for the current one.
+        size: compute of the run over that of a run of the current cycle.
+    """
+    return float(0.5 ** (age / _HALF_LIFE) * min(size, 1 / size) ** 0.5)
 
 
 def _line(cycle: EarlierCycle) -> str:
@@ -129,211 +122,3 @@ def content_of(shards: Artifact, by: str) -> dict[str, dict[str, float]]:
         value: {name: round(count / totals[value, name.partition("=")[0]], 6) for name, count in sorted(labels.items())}
         for value, labels in sorted(sums.items())
     }
-
-
-@dataclass(frozen=True)
-class Runs:
-    """The runs of one cycle.
-
-    Attributes:
-        columns: of the weights: the sources of each, with their ratios.
-        epochs: number of times that a run reads each column with weight 1, shape (columns,).
-        content: share of each label in each source.
-        shares: weights, shape (n, columns).
-        bpb: bits per byte of the measured sources, shape (n, measured); NaN where a source was not measured.
-        importance: weight of each run, shape (n,).
-    """
-
-    columns: Sequence[Mapping[str, float]]
-    epochs: Floats
-    content: Mapping[str, Mapping[str, float]]
-    shares: Floats
-    bpb: Floats
-    importance: Floats
-
-    @classmethod
-    def of(cls, cycle: EarlierCycle, measured: Sequence[str]) -> "Runs":
-        """Returns the runs of an earlier cycle."""
-        sources = sorted(cycle["epochs"])
-        runs = cycle["runs"]
-        return cls(
-            columns=[{source: 1.0} for source in sources],
-            epochs=np.array([cycle["epochs"][source] for source in sources]),
-            content=cycle["content"],
-            shares=np.array([[run["weights"].get(source, 0.0) for source in sources] for run in runs]),
-            bpb=np.array([[run["bpb"].get(source, np.nan) for source in measured] for run in runs]),
-            importance=np.array([cycle["importance"] * run["seeds"] for run in runs]),
-        )
-
-    def features(self, kind: str) -> list[dict[str, float]]:
-        """Returns the features of each column by name: of the names of its sources, or of their content."""
-        found = []
-        for column in self.columns:
-            sums: dict[str, float] = defaultdict(float)
-            for source, ratio in column.items():
-                for name, share in ({source: 1.0} if kind == NAMES else self.content[source]).items():
-                    sums[name] += ratio * share
-            found.append(dict(sums))
-        return found
-
-    @property
-    def has_content(self) -> bool:
-        """Whether the content of every source is recorded."""
-        return all(source in self.content for column in self.columns for source in column)
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """A response, and the evidence that it is fitted to.
-
-    Attributes:
-        response: for the columns of this cycle.
-        features: names of its features; () for the columns themselves.
-        used: `ALONE`, `NAMES` or `CONTENT`.
-        tried: rank correlation and error on left-out mixtures by these.
-        earlier_arms: arms of earlier cycles in the fit.
-    """
-
-    response: Response
-    features: tuple[str, ...]
-    used: str
-    tried: dict[str, dict[str, float | None]]
-    earlier_arms: int
-
-
-def with_evidence(
-    alone: Response,
-    current: Runs,
-    earlier: Sequence[EarlierCycle],
-    goal: Floats,
-    measured: Sequence[str],
-    forms: Sequence[str],
-) -> Fitted:
-    """Returns the response that ranks left-out mixtures of this cycle best: without or with the earlier cycles.
-
-    Args:
-        alone: the response fitted to this cycle.
-        current: its runs.
-        earlier: the registered cycles.
-        goal: weight of each measured source in the target, shape (measured,).
-        measured: names of the measured sources.
-        forms: the forms to choose from.
-    """
-    found: list[_Tried] = [(ALONE, alone, ())]
-    found += [(kind, *fitted) for kind, fitted in _fits(current, earlier, goal, measured, forms, with_current=True)]
-    used, response, features = _best(found)
-    tried = {
-        kind: {"rank_agreement": _rounded(one.rank_agreement), "error": round(one.judgements[one.form].error, 6)}
-        for kind, one, _ in found
-    }
-    return Fitted(response, features, used, tried, 0 if used == ALONE else len(response.groups) - len(current.shares))
-
-
-def backtest(
-    current: Runs, earlier: Sequence[EarlierCycle], goal: Floats, measured: Sequence[str], forms: Sequence[str]
-) -> dict[str, Any] | None:
-    """Returns how the fit to the earlier cycles alone ranks the arms of this one; None without such a fit.
-
-    Args:
-        current: one run for each arm.
-        earlier: the registered cycles.
-        goal: weight of each measured source in the target, shape (measured,); sources that the last earlier
-            cycle has not measured are left out.
-        measured: names of the measured sources.
-        forms: the forms to choose from.
-    """
-    if not earlier or len(current.shares) < 3:
-        return None
-    runs = [Runs.of(cycle, measured) for cycle in earlier]
-    known = np.flatnonzero(np.isfinite(runs[-1].bpb).all(0)).tolist()
-    rest = goal[known]
-    if not rest.sum():
-        return None
-    rest, names = rest / rest.sum(), [measured[index] for index in known]
-    this = replace(current, bpb=current.bpb[:, known])
-    found = [(kind, *one) for kind, one in _fits(this, earlier, rest, names, forms, with_current=False)]
-    if not found:
-        return None
-    used, response, _ = _best(found)
-    predicted, real = response.predict(this.shares), this.bpb @ rest
-    agreement = float(spearmanr(predicted, real).statistic) if min(np.ptp(predicted), np.ptp(real)) > 0 else None
-    return {
-        "arms": len(real),
-        "runs": sum(len(one.shares) for one in runs),
-        "features": used,
-        "form": response.form,
-        "rank_agreement": _rounded(agreement),
-        "accuracy": round(decision_accuracy(predicted, real), 4),
-        "regret": round(float(real[int(predicted.argmin())] - real.min()), 6),
-    }
-
-
-def _fits(
-    current: Runs,
-    earlier: Sequence[EarlierCycle],
-    goal: Floats,
-    measured: Sequence[str],
-    forms: Sequence[str],
-    *,
-    with_current: bool,
-) -> Iterator[tuple[str, tuple[Response, tuple[str, ...]]]]:
-    """Yields the fit to the earlier cycles, and this one, by each kind of features that distinguishes the columns."""
-    runs = [one for cycle in earlier if np.isfinite((one := Runs.of(cycle, measured)).bpb).any()]
-    for kind in (NAMES, CONTENT):
-        usable = [one for one in runs if kind == NAMES or one.has_content]
-        if not usable or (kind == CONTENT and not current.has_content):
-            continue
-        rows = [*usable, current] if with_current else usable
-        if sum(len(np.unique(np.round(one.shares, 6), axis=0)) for one in rows) < 3:
-            continue
-        by_column = [features for one in (current, *usable) for features in one.features(kind)]
-        names = sorted({name for features in by_column for name in features})
-        content = np.array([[features.get(name, 0.0) for name in names] for features in by_column])
-        if np.ptp(content, axis=0).max() < 1e-3:
-            continue
-        own = [names.index(source) if kind == NAMES and source in names else None for source in measured]
-        yield kind, (_fit(current, usable, content, own, goal, forms, with_current=with_current), tuple(names))
-
-
-def _fit(
-    current: Runs,
-    earlier: Sequence[Runs],
-    content: Floats,
-    own: Sequence[int | None],
-    goal: Floats,
-    forms: Sequence[str],
-    *,
-    with_current: bool,
-) -> Response:
-    """Fits the runs of all cycles; the columns of this cycle come first, its runs last."""
-    blocks = [current, *earlier]
-    starts = np.cumsum([0, *(len(one.columns) for one in blocks)])
-    rows = [*range(1, len(blocks)), *([0] if with_current else [])]
-    weights = []
-    for number in rows:
-        padded = np.zeros((len(blocks[number].shares), starts[-1]))
-        padded[:, starts[number] : starts[number + 1]] = blocks[number].shares
-        weights.append(padded)
-    counts = [len(blocks[number].shares) for number in rows]
-    return fit(
-        np.concatenate(weights),
-        np.concatenate([blocks[number].bpb for number in rows]),
-        goal,
-        own=own,
-        epochs=np.concatenate([one.epochs for one in blocks]),
-        content=content,
-        cycles=np.repeat(np.arange(len(rows)), counts),
-        importance=np.concatenate([blocks[number].importance for number in rows]),
-        forms=forms,
-    )
-
-
-def _best(found: Sequence[_Tried]) -> _Tried:
-    """Returns the fit with the highest rank correlation; of those within `TIE`, the one with the smallest error."""
-    ranks = [-1.0 if one.rank_agreement is None else one.rank_agreement for _, one, _ in found]
-    close = [item for item, rank in zip(found, ranks, strict=True) if rank >= max(ranks) - TIE]
-    return min(close, key=lambda item: item[1].judgements[item[1].form].error)
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)

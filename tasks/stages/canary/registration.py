@@ -4,9 +4,12 @@ Does not import scipy, which takes longer than the rest of a small run's process
 """
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
+from tasks.core.artifact import Artifact
 from tasks.core.errors import RecipeError
+from tasks.core.stage import Output
 from tasks.formats.hooks import Hooks
 from tasks.formats.tokens.mixture import Mixture, repetitions
 from tasks.stages.canary import CanaryConfig, arm_of
@@ -35,12 +38,22 @@ def parse_member(member: str) -> tuple[str, int]:
     return arm_of(member), int(member.rpartition("-seed-")[2])
 
 
+def seeds_of(config: CanaryConfig, arm: Arm) -> tuple[int, ...]:
+    """Returns the fresh seeds of an arm of the confirmation."""
+    return config.fresh_seeds[: arm.get("seeds", config.confirmations)]
+
+
 def external(config: CanaryConfig) -> dict[str, list[str]]:
     """Returns the files of the tasks, as local paths, by role `task:<name>`; their bytes are in the fingerprint."""
     return {f"task:{task.name}": [file.local() for file in files_of(task)] for task in config.scored or ()}
 
 
 HOOKS = Hooks(external=external)
+
+
+def continues(config: CanaryConfig, previous: Artifact | None) -> bool:
+    """Returns whether the current mixture is that of the previous decision: the recipe's has not changed since."""
+    return previous is not None and previous.record.config.get("current") == config.current
 
 
 def column(task: str, metric: str) -> str:
@@ -80,9 +93,16 @@ def require_repetition(
         )
 
 
-def registered_settings(config: CanaryConfig) -> dict[str, Any]:
-    """Returns the settings that `cycle.json` states before the first run."""
-    return {
+def begin(
+    config: CanaryConfig,
+    arms: list[Arm],
+    rules: list[str],
+    sequences: Mapping[str, int],
+    kept: Mapping[str, float] = MappingProxyType({}),
+    most_arms: int | None = None,
+) -> Cycle:
+    """Returns a cycle with its first round, which registers arms, rules and settings; see `decision.Registered`."""
+    settings = {
         "rounds": config.rounds,
         "seeds": list(config.seeds),
         "fresh_seeds": list(config.fresh_seeds),
@@ -91,6 +111,24 @@ def registered_settings(config: CanaryConfig) -> dict[str, Any]:
         "budget": config.budget.model_dump(mode="json"),
         **({"tasks": list(config.tasks)} if config.tasks else {}),
     }
+    about = {"sequences": dict(sequences), "kept": dict(kept), "most_arms": most_arms}
+    names = [arm["arm"] for arm in arms]
+    return {
+        "registered": {**about, "rules": rules, "settings": settings},
+        "arms": arms,
+        "results": [],
+        "rounds": [{"round": 1, "arms": names, "probability": None, "proposed": None, "stopped": None}],
+    }
+
+
+def write(output: Output, files: Mapping[str, bytes]) -> None:
+    """Writes the files of a stage as one part with the name of the first, unless it is committed already."""
+    name = next(iter(files))
+    if name not in output.committed:
+        with output.part(name, conserved=False) as part:
+            for path, content in files.items():
+                with part.file(path) as file:
+                    file.write(content)
 
 
 def rules(config: CanaryConfig, cost: CycleCost, arms: int) -> list[str]:

@@ -22,11 +22,11 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.mixture import Mixture, grid_weights
 from tasks.stages.canary import CURRENT, MIXTURE_OF_ARM, REPEATED, CanaryConfig
 from tasks.stages.canary.cost import CycleCost
-from tasks.stages.canary.registration import Arm, Cycle, registered_settings, require_repetition, rules
+from tasks.stages.canary.decision import Decision
+from tasks.stages.canary.registration import Arm, Cycle, begin, continues, require_repetition, rules, write
 
 VERSION = 1
 VARIANTS = "variants.json"
-MIXTURE = "mixture.json"
 
 Variant = Mapping[str, Any]
 """A row of `variants.json`."""
@@ -35,13 +35,10 @@ Variant = Mapping[str, Any]
 def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
     """Writes the variants."""
     previous = inputs.get("previous") if config.reuse else None
-    decision = json.loads(previous.read(MIXTURE)) if previous else {}
-    is_changed = previous is not None and previous.record.config.get("current") != config.current
-    rows = variants(config, decision.get("settings", {}))
-    weights = (None if is_changed else decision.get("weights")) or config.current or None
-    if VARIANTS not in output.committed:
-        with output.part(VARIANTS, conserved=False) as part, part.file(VARIANTS) as file:
-            file.write(json.dumps({"variants": rows, "weights": weights}, indent=2).encode() + b"\n")
+    decision = Decision.read(previous) if previous else None
+    rows = variants(config, decision.settings or {} if decision else {})
+    weights = (decision.weights if decision and continues(config, previous) else None) or config.current or None
+    write(output, {VARIANTS: json.dumps({"variants": rows, "weights": weights}, indent=2).encode() + b"\n"})
     names = tuple(variant["name"] for variant in rows)
     return Report(metrics={"variants": len(names)}, members=names, note=f"settings of {', '.join(names)}")
 
@@ -90,18 +87,7 @@ def first(
     for arm in arms:
         arm |= {"left_out": list(left_out)} if left_out else {}
     cost.require(len(arms) * len(config.seeds))
-    about = {"sequences": dict(sequences[0]), "kept": {}, "most_arms": None}
-    row = {"round": 1, "arms": [arm["arm"] for arm in arms], "probability": None, "proposed": None, "stopped": None}
-    return {
-        "registered": {
-            **about,
-            "rules": [*_rules(arms, len(left_out)), *rules(config, cost, len(arms))[1:]],
-            "settings": registered_settings(config),
-        },
-        "arms": arms,
-        "results": [],
-        "rounds": [row],
-    }
+    return begin(config, arms, [*_rules(arms, len(left_out)), *rules(config, cost, len(arms))[1:]], sequences[0])
 
 
 def _arms(

@@ -25,6 +25,7 @@ from tasks.stages.crawl.storage import crawldb
 from tasks.stages.crawl.storage.crawldb import KnownUrls
 from tasks.trainer.place import CheckpointLocations, CopyFolder, Layout, PreemptionNotice, Timeouts, TrainPlace
 from tests.corpora import tokens_in
+from tests.decisions import commit_decision, decision
 
 EMPTY = {
     crawldb.URLS_FILE: crawldb.URLS,
@@ -244,11 +245,7 @@ def test_a_cycle_starts_with_the_decided_mixture_unless_the_recipe_changed_it(
     mine = recipe.override({"name": "test", "crawl.recrawl": recrawl, "canary.current": {"code": 0.5, "web": 0.5}})
     store = Store(str(tmp_path / "store"))
     tokens_in(tmp_path / "store")
-    output = Output(store, ArtifactId("test/mixture", "1"), "one")
-    decision = {"weights": {"code": 0.8, "web": 0.2}, "response": None}
-    with output.part("mixture.json", conserved=False) as part, part.file("mixture.json") as file:
-        file.write(json.dumps(decision).encode())
-    commit(output, "decide", 1, mine.canary, (), Report())
+    commit_decision(tmp_path / "store", "test/mixture@1", decision({"code": 0.8, "web": 0.2}), mine.canary)
     run_stage(mine.override({"canary.current": named}), "arms", version="2", source_version="dev", member="round-1")
     arms = json.loads(Artifact.open_at(store, ArtifactId("test/arms/round-1", "2")).read("arms.json"))
     assert arms[0]["weights"]["code"] == first

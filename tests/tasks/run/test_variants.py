@@ -25,6 +25,7 @@ from tasks.stages.canary.cost import CycleCost
 from tasks.stages.canary.variants import first
 from tests.conftest import run_stage_in
 from tests.corpora import WORDS
+from tests.decisions import commit_decision, decision
 from tests.tasks.trainer.in_process import training_in_process
 
 MADE = ("extract", "annotate", "dedup", "consolidate", "tokenizer", "encode", "pack")
@@ -137,7 +138,8 @@ def test_every_arm_is_measured_on_the_same_text_whatever_it_keeps(strict: Recipe
 def test_the_next_cycle_starts_from_the_accepted_settings(strict: Recipe, tmp_path: Path) -> None:
     config = recipe_in(tmp_path, COARSE).canary
     plan = opened(strict, "plan")
-    inputs = {"plan": plan, "previous": decision_in(tmp_path, {"settings": STRICT["set"], "weights": {"texts": 1.0}})}
+    accepted = decision({"texts": 1.0}, settings=STRICT["set"], variant="strict")
+    inputs = {"plan": plan, "previous": commit_decision(tmp_path, "test/mixture@before", accepted, CanaryConfig())}
     listed = run_stage_in(tmp_path, "tasks.stages.canary.variants", config, inputs, kind="variants")
     found = json.loads(listed.read("variants.json"))
     assert found["variants"] == [
@@ -148,13 +150,6 @@ def test_the_next_cycle_starts_from_the_accepted_settings(strict: Recipe, tmp_pa
     afresh = config.model_copy(update={"reuse": False})
     again = run_stage_in(tmp_path, "tasks.stages.canary.variants", afresh, inputs, kind="afresh")
     assert json.loads(again.read("variants.json"))["variants"][0] == {"name": "current", "set": {}}
-
-
-def decision_in(folder: Path, content: dict) -> Artifact:
-    output = Output(Store(str(folder)), ArtifactId("test/mixture", "before"), "0" * 64)
-    with output.part("mixture", conserved=False) as part, part.file("mixture.json") as file:
-        file.write(json.dumps(content).encode())
-    return commit(output, "decide", 1, CanaryConfig(), [], Report())
 
 
 def test_an_arm_of_which_the_tokens_were_not_made_is_not_trained_on_those_of_the_version(tmp_path: Path) -> None:

@@ -86,21 +86,17 @@ def test_an_unknown_source_in_the_current_mixture_or_the_target_is_refused() -> 
 
 
 def test_a_cycle_starts_from_the_decision_and_proposal_of_the_previous_one() -> None:
-    previous = {
-        "weights": {"web": 0.4, "code": 0.4, "gone": 0.2},
-        "response": {"proposed_weights": {"web": 0.3, "code": 0.7, "gone": 0.0}},
-    }
-    arms = choose(CanaryConfig(current={"web": 0.9, "code": 0.1}, arms=0, reuse=False), PLENTY, previous)
+    accepted, proposed = {"web": 0.4, "code": 0.4, "gone": 0.2}, {"web": 0.3, "code": 0.7, "gone": 0.0}
+    config = CanaryConfig(current={"web": 0.9, "code": 0.1}, arms=0, reuse=False)
+    arms = choose(config, PLENTY, accepted, proposed)
     assert arms[0]["weights"] == {"books": 0.0, "code": 0.5, "web": 0.5}
     assert (arms[2]["kind"], arms[2]["weights"]) == ("proposed", {"books": 0.0, "code": 0.7, "web": 0.3})
-    nothing_left = {"weights": {"gone": 1.0}, "response": None}
-    arms = choose(CanaryConfig(current={"web": 0.9, "code": 0.1}, arms=0), PLENTY, nothing_left)
+    arms = choose(config, PLENTY, {"gone": 1.0})
     assert arms[0]["weights"] == {"books": 0.0, "code": 0.1, "web": 0.9}
 
 
 def test_a_newer_mixture_of_the_recipe_overrides_the_decision() -> None:
-    previous = {"weights": {"web": 0.4, "code": 0.6}, "response": {"proposed_weights": {"web": 0.3, "code": 0.7}}}
-    arms = choose(CanaryConfig(current={"web": 0.9, "code": 0.1}, arms=0), PLENTY, previous, overridden=True)
+    arms = choose(CanaryConfig(current={"web": 0.9, "code": 0.1}, arms=0), PLENTY, None, {"web": 0.3, "code": 0.7})
     assert arms[0]["weights"] == {"books": 0.0, "code": 0.1, "web": 0.9}
     assert arms[2]["kind"] == "proposed"
 

@@ -10,8 +10,8 @@ import pytest
 from scipy.stats import spearmanr
 
 from benchmarks.responses import Kept, kept, split
-from tasks.stages.canary.evidence import Runs, backtest, with_evidence
-from tasks.stages.canary.response import FORMS, decision_accuracy
+from tasks.stages.canary.statistics.pooled import Runs, backtest, with_evidence
+from tasks.stages.canary.statistics.response import FORMS, decision_accuracy
 
 SIZES = {411616256: 8232325120, 1439795200: 28795904000, 6889410560: 137788211200}
 """Weights and tokens of the models that are compared: about 20 tokens per weight."""
@@ -40,10 +40,10 @@ def test_a_fit_to_two_thirds_of_the_mixtures_ranks_the_others(runs: Kept, seed: 
 def test_out_of_fold_predictions_of_the_chosen_form_rank_the_mixtures(runs: Kept) -> None:
     found = runs.fit()
     assert set(found.judgements) == set(FORMS)
-    assert found.rank_agreement is not None
-    assert found.rank_agreement >= 0.9
+    assert found.judgement.rank_agreement is not None
+    assert found.judgement.rank_agreement >= 0.9
     assert found.judgements[found.form].accuracy >= 0.85
-    assert abs(found.optimism) < runs.bpb.mean(1).std() / 3
+    assert abs(found.judgement.optimism) < runs.bpb.mean(1).std() / 3
 
 
 def test_runs_of_an_earlier_cycle_let_8_runs_rank_the_other_mixtures(runs: Kept) -> None:
@@ -72,7 +72,8 @@ def test_runs_of_an_earlier_cycle_let_8_runs_rank_the_other_mixtures(runs: Kept)
     assert ranks[1] > max(0.9, ranks[0])
     tested = backtest(current, [cycle], goal, runs.sources, forms)
     assert tested is not None
-    assert tested["rank_agreement"] > 0.9
+    assert tested.rank_agreement is not None
+    assert tested.rank_agreement > 0.9
 
 
 def accuracies(data: Path, score: str) -> dict[str, float]:

@@ -1,14 +1,13 @@
 """The response: forms recover planted ones, the choice is out of fold, earlier cycles and content are evidence."""
 
 from collections.abc import Callable
-from itertools import pairwise
 
 import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from tasks.stages.canary.forms import Floats, Mixtures, effective
-from tasks.stages.canary.response import FORMS, Response, decision_accuracy, fit, importance
+from tasks.stages.canary.statistics.forms import Floats, Mixtures, effective
+from tasks.stages.canary.statistics.response import FORMS, Response, decision_accuracy, fit
 
 GOAL = np.array([0.2, 0.5, 0.3])
 
@@ -76,8 +75,8 @@ def test_the_form_of_planted_runs_is_chosen_and_predicts_other_mixtures(
     found = fit(weights, noisy(truth, weights, rng, 0.001), GOAL, epochs=epochs)
     assert found.form == form
     assert set(found.judgements) == set(FORMS)
-    assert found.rank_agreement is not None
-    assert found.rank_agreement > 0.9
+    assert found.judgement.rank_agreement is not None
+    assert found.judgement.rank_agreement > 0.9
     fresh = rng.dirichlet(np.ones(3), 200)
     assert np.abs(found.predict(fresh) - truth(fresh) @ GOAL).mean() < 0.005
 
@@ -154,14 +153,14 @@ def test_optimism_is_what_the_mixtures_that_are_predicted_to_be_best_lack() -> N
     found = fit(weights, noisy(power_law, weights, rng, 0.1), GOAL)
     judged = found.judgements[found.form]
     best = np.argsort(judged.predicted)[:4]
-    assert found.optimism == pytest.approx((judged.measured - judged.predicted)[best].mean())
-    assert abs(found.optimism) > 0.005
-    assert abs(fit(weights, power_law(weights), GOAL).optimism) < 0.001
+    assert found.judgement.optimism == pytest.approx((judged.measured - judged.predicted)[best].mean())
+    assert abs(found.judgement.optimism) > 0.005
+    assert abs(fit(weights, power_law(weights), GOAL).judgement.optimism) < 0.001
 
 
 def test_a_flat_response_has_no_rank_agreement() -> None:
     weights = np.random.default_rng(0).dirichlet(np.ones(3), 8)
-    assert fit(weights, np.ones((8, 3)), GOAL).rank_agreement is None
+    assert fit(weights, np.ones((8, 3)), GOAL).judgement.rank_agreement is None
 
 
 def test_samples_spread_around_the_prediction_and_less_with_more_runs() -> None:
@@ -232,13 +231,6 @@ def test_runs_of_other_sources_are_evidence_by_their_content() -> None:
         real = power_law(fresh @ content) @ GOAL
         errors += [spread(shared, fresh, real), spread(alone, fresh, real), real.std()]
     assert errors[0] < 0.5 * min(errors[1:])
-
-
-def test_old_and_other_sized_runs_weigh_less() -> None:
-    assert importance(np.array([0.0, 2, 4]), np.ones(3)) == pytest.approx([1, 0.5, 0.25])
-    smaller = importance(np.zeros(3), np.array([1, 1 / 4, 1 / 16]))
-    assert all(later < before for before, later in pairwise(smaller))
-    assert importance(np.zeros(1), np.array([4.0])) == pytest.approx(smaller[1])
 
 
 def test_a_run_of_little_importance_hardly_moves_the_fit() -> None:

@@ -8,10 +8,11 @@ import pytest
 from benchmarks.canaries import World, cycle_in
 from tasks.core.errors import RecipeError
 from tasks.stages.canary import BudgetConfig, CanaryConfig
-from tasks.stages.canary.arms import choose, first, following, screening_of, space_of, with_results
+from tasks.stages.canary.arms import choose, first, following, with_results
 from tasks.stages.canary.cost import CycleCost
-from tasks.stages.canary.design import Region, candidates, d_optimal, features
+from tasks.stages.canary.design import Region, Space, candidates, d_optimal, features
 from tasks.stages.canary.report import figure, markdown
+from tasks.stages.canary.statistics.screening import Screening
 from tasks.trainer.config import ModelConfig
 
 CONFIG = CanaryConfig(
@@ -34,7 +35,7 @@ def two_rounds(config: CanaryConfig, world: World = WORLD) -> dict:
 def test_every_chosen_mixture_is_within_the_repetition_cap_and_the_divergence_from_the_natural_one() -> None:
     sequences = {"web": 60_000, "code": 3_000, "books": 300}
     config = CanaryConfig(arms=12, anchors=(), steps=100, batch_size=16, max_kl=0.4)
-    region = space_of(config, sequences, {}).region
+    region = Space.of(config, sequences, {}).region
     rows = [[arm["weights"][source] for source in sorted(sequences)] for arm in choose(config, sequences)[2:]]
     weights = np.array(rows)
     assert len(weights) == 12
@@ -95,19 +96,19 @@ def test_the_same_results_give_the_same_round_and_the_design_is_registered_befor
 @pytest.mark.parametrize("runs", [15, 18, 21])
 def test_a_cycle_never_costs_more_than_its_budget(runs: int) -> None:
     config = CONFIG.model_copy(update={"sure": 1.0, "budget": BudgetConfig(runs=runs)})
-    decision = cycle_in(WORLD, config)
-    assert runs - 3 <= decision["runs"] <= runs
-    assert "the budget is spent" in json.dumps(decision["rounds"])
+    decision = cycle_in(WORLD, config).decision
+    assert runs - 3 <= decision.runs <= runs
+    assert "the budget is spent" in (decision.rounds[-1].stopped or "")
     assert "the budget is spent" in markdown(decision)
 
 
 def test_the_proposal_of_the_response_is_confirmed_even_if_no_arm_had_its_weights() -> None:
-    decision = cycle_in(World.planted(3, 5), CONFIG.model_copy(update={"arms": 9, "forms": ("power",)}))
-    confirmed = decision["confirmation"]
-    assert (decision["promoted"], confirmed["kind"]) == (True, "proposed")
-    assert confirmed["arm"] not in {arm["arm"] for arm in decision["arms"]}
-    assert decision["weights"] == confirmed["weights"] == decision["response"]["proposed_weights"]
-    assert f"{confirmed['arm']} (proposed) has the weights s0 " in markdown(decision)
+    decision = cycle_in(World.planted(3, 5), CONFIG.model_copy(update={"arms": 9, "forms": ("power",)})).decision
+    confirmed = decision.confirmation
+    assert (decision.promoted, confirmed.kind) == (True, "proposed")
+    assert confirmed.arm not in {arm.arm for arm in decision.arms}
+    assert decision.weights == confirmed.weights == decision.response.proposed_weights
+    assert f"{confirmed.arm} (proposed) has the weights s0 " in markdown(decision)
     assert figure(decision)[:4] == b"\x89PNG"
 
 
@@ -116,7 +117,7 @@ def test_the_target_of_the_response_is_that_of_its_sources() -> None:
     cost = cost_of(config)
     cycle = first(config, WORLD.sequences, cost)
     cycle = with_results(cycle, [WORLD.run(arm, 0) for arm in cycle["arms"]])
-    response = (screening := screening_of(config, cycle)).response
+    response = (screening := Screening.of(config, cycle)).response
     weights = screening.shares
     assert response.predict_sources(weights) @ np.array([0.25, 0.0, 0.75]) == pytest.approx(response.predict(weights))
 
@@ -142,8 +143,8 @@ def test_a_larger_model_of_the_confirmation_counts_by_its_flops() -> None:
     config = CONFIG.model_copy(update={"confirm_model": ModelConfig(layers=4, dim=128, heads=4, kv_heads=2)})
     cost = CycleCost(config, 4096, 256)
     assert cost.confirming > 2
-    decision = cycle_in(WORLD, config)
-    assert decision["runs"] == pytest.approx(decision["screened"] + 15 * cost.confirming)
+    cycle = cycle_in(WORLD, config)
+    assert cycle.decision.runs == pytest.approx(cycle.screened.runs + 15 * cost.confirming)
     assert config.training(1, {"confirms": True}).model.dim == 128
     assert config.training(1).model.dim == 64
 
@@ -159,19 +160,19 @@ def test_the_arms_differ_from_a_plain_run_only_in_what_they_are_for() -> None:
 def test_after_a_source_is_added_the_others_keep_their_ratios_and_a_quarter_of_the_arms_is_trained() -> None:
     world = World.planted(4, 3)
     config = CONFIG.model_copy(update={"arms": 9, "sure": 1.0, "forms": ("power",)})
-    before = cycle_in(world.without_the_last(), config)
+    before = cycle_in(world.without_the_last(), config).decision
     after = cycle_in(world, config, before)
-    assert after["screened"] <= (3 + 27) // 4
-    old = np.array([before["weights"][name] for name in ("s0", "s1", "s2")])
-    for arm in after["arms"]:
-        kept = np.array([arm["weights"][name] for name in ("s0", "s1", "s2")])
+    assert after.screened.runs <= (3 + 27) // 4
+    old = np.array([before.weights[name] for name in ("s0", "s1", "s2")])
+    for arm in after.decision.arms:
+        kept = np.array([arm.weights[name] for name in ("s0", "s1", "s2")])
         assert kept == pytest.approx(old * kept.sum(), abs=2e-5)
-    assert len({arm["weights"]["s3"] for arm in after["arms"]}) >= 5
-    assert after["selected"]["s3"] > 0.05
+    assert len({arm.weights["s3"] for arm in after.decision.arms}) >= 5
+    assert after.selected["s3"] > 0.05
 
 
 def test_without_an_added_source_or_with_a_newer_mixture_of_the_recipe_no_ratio_is_kept() -> None:
-    previous = {"weights": {"s0": 0.5, "s1": 0.2, "s2": 0.3}, "response": None}
-    for changed, overridden in (({}, False), ({"s3": 10_000}, True)):
-        cycle = first(CONFIG, WORLD.sequences | changed, cost_of(CONFIG), previous, overridden=overridden)
+    accepted = {"s0": 0.5, "s1": 0.2, "s2": 0.3}
+    for sequences, previous in ((WORLD.sequences, accepted), (WORLD.sequences | {"s3": 10_000}, None)):
+        cycle = first(CONFIG, sequences, cost_of(CONFIG), previous)
         assert cycle["registered"]["kept"] == {}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.canaries import confirmed, of_added_sources, of_equal_mixtures, of_planted_optima
-from tasks.stages.canary.statistics import confirm, finalist, regressions
+from tasks.stages.canary.statistics.comparison import confirm, finalist, regressions
 
 
 @pytest.mark.parametrize("noisy", [0, 1], ids=["the current mixture", "an arm"])

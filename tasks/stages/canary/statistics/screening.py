@@ -13,35 +13,19 @@ from typing import Any
 import numpy as np
 
 from tasks.core.errors import InputError
-from tasks.stages.canary import CanaryConfig, statistics
+from tasks.stages.canary import CanaryConfig
+from tasks.stages.canary.decision import Lead, Signal
 from tasks.stages.canary.design import Floats, Space
-from tasks.stages.canary.evidence import Fitted, Runs, with_evidence
-from tasks.stages.canary.registration import Arm, column
-from tasks.stages.canary.response import Response, fit
-from tasks.stages.canary.statistics import Signal
+from tasks.stages.canary.registration import Arm, Cycle, column
+from tasks.stages.canary.statistics import comparison
+from tasks.stages.canary.statistics.pooled import Fitted, Runs, with_evidence
+from tasks.stages.canary.statistics.response import Response, fit
 
 _DRAWS = 400
 _USEFUL = 0.5
 """Rank correlation of the response's left-out predictions from which on it selects; below it, measurements do."""
 _RANKED = 5
 _GUARD_STEPS = 20
-
-
-@dataclass(frozen=True)
-class Lead:
-    """The mixture that looks best.
-
-    Attributes:
-        weights: of the sources.
-        arm: name of the arm that has these weights; "" if none has been trained with them.
-        probability: that it is lower than the current mixture, by the response; None without one.
-        bpb: of the target, predicted by the response, or measured without one.
-    """
-
-    weights: dict[str, float]
-    arm: str
-    probability: float | None
-    bpb: float
 
 
 @dataclass(frozen=True)
@@ -69,23 +53,18 @@ class Screening:
     tasks: Mapping[str, Mapping[str, Signal]]
 
     @classmethod
-    def of(
-        cls,
-        config: CanaryConfig,
-        arms: Sequence[Arm],
-        results: Sequence[Mapping[str, Any]],
-        space: Space,
-        evidence: Mapping[str, Any] | None = None,
-    ) -> "Screening":
+    def of(cls, config: CanaryConfig, cycle: Cycle) -> "Screening":
         """Collects the results of all rounds; raises InputError if one is missing or has other weights than its arm."""
-        columns, bpb = bpb_of(arms, config.seeds, results)
+        arms, registered = cycle["arms"], cycle["registered"]
+        space = Space.of(config, registered["sequences"], registered["kept"])
+        columns, bpb = bpb_of(arms, config.seeds, cycle["results"])
         again = next(index for index, arm in enumerate(arms) if arm.get("again"))
         rest = [index for index in range(len(arms)) if index != again]
-        found = statistics.signals(bpb[rest], bpb[again], config.signal_floor, surely=False)
+        found = comparison.signals(bpb[rest], bpb[again], config.signal_floor, surely=False)
         tasks = _by_task(config.tasks, dict(zip(columns, found, strict=True)))
         sources, bpb = selected(columns, bpb, chosen_metrics(tasks))
         among = [arms[index] for index in rest]
-        return cls(config, among, sources, bpb[rest], bpb[again], space, evidence or {}, tasks)
+        return cls(config, among, sources, bpb[rest], bpb[again], space, cycle.get("evidence", {}), tasks)
 
     @cached_property
     def metrics(self) -> dict[str, str]:
@@ -100,7 +79,7 @@ class Screening:
     @cached_property
     def signals(self) -> dict[str, Signal]:
         """The signal and noise of each source and task, and whether it votes."""
-        found = statistics.signals(self.bpb, self.again, self.config.signal_floor)
+        found = comparison.signals(self.bpb, self.again, self.config.signal_floor)
         of_tasks = {task: self.tasks[task][metric] for task, metric in self.metrics.items()}
         return dict(zip(self.sources, found, strict=True)) | of_tasks
 
@@ -126,11 +105,7 @@ class Screening:
     def regressions(self) -> list[dict[str, float]]:
         """Guarded sources that an arm makes worse than the current mixture by more than the guard, by arm."""
         means = self.bpb.mean(1)
-        return [self._worse(row, means[0]) for row in means]
-
-    def _worse(self, bpb: Floats, current: Floats) -> dict[str, float]:
-        guarded = guarded_of(self.config, self.sources)
-        return statistics.regressions(bpb, current, self.sources, guarded, self.config.guard_share)
+        return [worse(self.config, self.sources, row, means[0]) for row in means]
 
     @cached_property
     def shares(self) -> Floats:
@@ -183,7 +158,7 @@ class Screening:
         A fit to at most two arms for each group, of this cycle and earlier ones that are used, is hardly determined,
         and a rank correlation of fewer than `_RANKED` arms says little.
         """
-        agreement = self.response.rank_agreement if self.response else None
+        agreement = self.response.judgement.rank_agreement if self.response else None
         arms = len(self.arms) + (self.fitted.earlier_arms if self.fitted else 0)
         enough = len(self.arms) >= _RANKED and arms > 2 * self.shares.shape[1]
         return agreement is not None and agreement >= _USEFUL and enough
@@ -202,7 +177,7 @@ class Screening:
         for step in range(_GUARD_STEPS):
             mixed = best + (current - best) * step / _GUARD_STEPS
             predicted = self.response.predict_sources(np.stack([mixed, current]))
-            if not self._worse(predicted[0], predicted[1]):
+            if not worse(self.config, self.sources, predicted[0], predicted[1]):
                 break
             mixed = current
         rounded = np.round(mixed, 3)
@@ -214,8 +189,8 @@ class Screening:
         if not self.target:
             return None
         if self.response is None or self.proposal is None or not self.selects:
-            excluded = {index for index, worse in enumerate(self.regressions) if worse}
-            best = statistics.finalist(self.scores, excluded)
+            excluded = {index for index, regressions in enumerate(self.regressions) if regressions}
+            best = comparison.finalist(self.scores, excluded)
             return None if best is None else self._lead_of(best, float(self.scores[best].mean()))
         predicted = self.response.predict(np.concatenate([self.shares, self.proposal[None]]))
         order = np.argsort(np.round(predicted, 9), kind="stable").tolist()
@@ -226,9 +201,11 @@ class Screening:
         """Returns the lead of an arm; after the last one comes the proposal."""
         if index < len(self.arms):
             arm = self.arms[index]
-            return Lead(arm["weights"], arm["arm"], self._probability(self.shares[index]), bpb)
+            probability = self._probability(self.shares[index])
+            return Lead(weights=arm["weights"], arm=arm["arm"], probability=probability, bpb=bpb)
         assert self.proposal is not None
-        return Lead(self.space.mixture(self.proposal), "", self._probability(self.proposal), bpb)
+        probability = self._probability(self.proposal)
+        return Lead(weights=self.space.mixture(self.proposal), arm="", probability=probability, bpb=bpb)
 
     def _probability(self, shares: Floats) -> float | None:
         """Returns the probability that shares are lower than the current mixture, by the response."""
@@ -244,9 +221,10 @@ def weights_of(target: Mapping[str, float], sources: Sequence[str]) -> Floats:
     return np.asarray(weights / weights.sum())
 
 
-def guarded_of(config: CanaryConfig, sources: Sequence[str]) -> tuple[str, ...]:
-    """Returns the guarded ones of the sources and tasks that are measured."""
-    return config.guarded or tuple(source for source in sources if source not in config.tasks)
+def worse(config: CanaryConfig, sources: Sequence[str], bpb: Floats, current: Floats) -> dict[str, float]:
+    """Returns the regressions of bits per byte, of shape (sources,), on the guarded ones of the sources and tasks."""
+    guarded = config.guarded or tuple(source for source in sources if source not in config.tasks)
+    return comparison.regressions(bpb, current, sources, guarded, config.guard_share)
 
 
 def _by_task(tasks: Sequence[str], signals: Mapping[str, Signal]) -> dict[str, dict[str, Signal]]:

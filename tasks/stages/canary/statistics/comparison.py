@@ -22,11 +22,12 @@ task that with the largest ratio is used, and the task votes only if the ratio i
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import fdtri, stdtrit
+
+from tasks.stages.canary.decision import Signal
 
 Floats = NDArray[np.float64]
 
@@ -58,31 +59,6 @@ def confirm(differences: Floats, confidence: float) -> tuple[float, float]:
     return middle - float(reach), middle + float(reach)
 
 
-@dataclass(frozen=True)
-class Signal:
-    """How well the held-out text of one source, or a metric of a task, tells mixtures apart.
-
-    Attributes:
-        between: standard deviation of the arms' means, in bits.
-        noise: standard deviation of one run among repeats, in bits.
-        ratio: signal-to-noise ratio: variance between the arms beyond the noise, over that of the noise; None if the
-            noise is 0.
-        upper: upper limit of the ratio (90 % one-sided); None if the noise is 0.
-        votes: whether the source, or the task by this metric, votes in the target.
-    """
-
-    between: float
-    noise: float
-    ratio: float | None
-    upper: float | None
-    votes: bool
-
-    @property
-    def strength(self) -> float:
-        """The ratio; without noise infinite, or 0 if the arms do not differ either."""
-        return (np.inf if self.between else 0.0) if self.ratio is None else self.ratio
-
-
 def signals(bpb: Floats, again: Floats, floor: float, *, surely: bool = True) -> list[Signal]:
     """Returns signal and noise of each source, by a one-way analysis of variance.
 
@@ -106,7 +82,7 @@ def signals(bpb: Floats, again: Floats, floor: float, *, surely: bool = True) ->
         upper = max(0.0, (total * seeds / noise / lowest - 1) / seeds) if noise else None
         limit = upper if surely else ratio
         votes = arms < 2 or not floor or (total > 0 if limit is None else limit >= floor)
-        found.append(Signal(total**0.5, noise**0.5, ratio, upper, votes))
+        found.append(Signal(between=total**0.5, noise=noise**0.5, ratio=ratio, upper=upper, votes=votes))
     return found
 
 

@@ -19,7 +19,7 @@ measured sources in a run; offsets of cycles, which move all mixtures alike, are
 The fit proposes a mixture; it does not promote one. Only an arm that was trained can be promoted.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.stats import spearmanr
 
-from tasks.stages.canary.forms import Curves, Floats, Measured, Mixtures, Power, fit_log_linear, fit_power
+from tasks.stages.canary.statistics.forms import Curves, Floats, Measured, Mixtures, Power, fit_log_linear, fit_power
 
 Integers = NDArray[np.int64]
 
@@ -36,24 +36,12 @@ FORMS = ("log-linear", "power", "exposures")
 _FOLDS = 10
 TIE = 0.01
 """Difference of rank correlations below which the form with the smaller squared error is kept."""
-_HALF_LIFE = 2.0
 _ROUNDS = 5
 """Rounds in which curves and the offsets and slopes of cycles are fitted in turn."""
 _SLOPE_PRIOR = 1e-4
 """Noise of 0.3 % of a run, over a standard deviation of 0.3 of slopes around 1; squared."""
 _SLOPES = (0.2, 5.0)
 _CANDIDATES = 4096
-
-
-def importance(ages: Floats, sizes: Floats) -> Floats:
-    """Returns the weight of runs in the fit: halved by two cycles of age, and by a factor of four in size.
-
-    Args:
-        ages: cycles since the run, shape (n,); 0 for the current one.
-        sizes: compute of the run over that of a run of the current cycle, shape (n,).
-    """
-    weights: Floats = 0.5 ** (ages / _HALF_LIFE) * np.minimum(sizes, 1 / sizes) ** 0.5
-    return weights
 
 
 def decision_accuracy(predicted: Floats, measured: Floats) -> float:
@@ -67,6 +55,12 @@ def decision_accuracy(predicted: Floats, measured: Floats) -> float:
     first, second = np.triu_indices(len(measured), 1)
     signs = np.sign(predicted[first] - predicted[second]) * np.sign(measured[first] - measured[second])
     return float((signs + 1).mean() / 2)
+
+
+def rank_agreement(predicted: Floats, measured: Floats) -> float | None:
+    """Returns Spearman's correlation; None if it is undefined, because one argument does not vary."""
+    varies = min(np.ptp(predicted), np.ptp(measured)) > 0
+    return float(spearmanr(predicted, measured).statistic) if varies else None
 
 
 @dataclass(frozen=True)
@@ -146,14 +140,9 @@ class Response:
     epochs: Floats
 
     @property
-    def rank_agreement(self) -> float | None:
-        """See `Judgement`; of the form."""
-        return self.judgements[self.form].rank_agreement
-
-    @property
-    def optimism(self) -> float:
-        """See `Judgement`; of the form."""
-        return self.judgements[self.form].optimism
+    def judgement(self) -> Judgement:
+        """That of the form."""
+        return self.judgements[self.form]
 
     def predict(self, weights: Floats) -> Floats:
         """Returns the target's bits per byte, shape (n,), for weights of shape (n, sources)."""
@@ -171,7 +160,7 @@ class Response:
             draws: number of responses.
             rng: source of the draws; equal states give equal samples.
         """
-        curves, residuals = self.fitted.curves, self.judgements[self.form].residuals
+        curves, residuals = self.fitted.curves, self.judgement.residuals
         signs = rng.normal(size=(draws, int(self.groups.max()) + 1))[:, self.groups]
         penalties = rng.normal(size=(draws, len(residuals), curves.gain.shape[2] - residuals.shape[1]))
         errors = np.concatenate([signs[:, None] * residuals, penalties], axis=2)
@@ -277,15 +266,15 @@ def fit(
         np.unique(np.round(weights @ content, 6), axis=0, return_inverse=True)[1].reshape(-1),
     )
     judgements = {form: _judge(form, runs, target) for form in FORMS if form in forms}
-    form = _chosen(judgements)
+    form = list(judgements)[preferred(list(judgements.values()))]
     return Response(form, target, judgements, _fit_form(form, runs, runs.importance[None]), runs.groups, full[-1])
 
 
-def _chosen(judgements: Mapping[str, Judgement]) -> str:
-    """Returns the form with the highest rank correlation; of those within `TIE`, the one with the smallest error."""
-    ranks = {form: -1.0 if one.rank_agreement is None else one.rank_agreement for form, one in judgements.items()}
-    close = [form for form, rank in ranks.items() if rank >= max(ranks.values()) - TIE]
-    return min(close, key=lambda form: judgements[form].error)
+def preferred(judgements: Sequence[Judgement]) -> int:
+    """Returns the number of that with the highest rank correlation; of those within `TIE`, with the smallest error."""
+    ranks = [-1.0 if one.rank_agreement is None else one.rank_agreement for one in judgements]
+    close = [number for number, rank in enumerate(ranks) if rank >= max(ranks) - TIE]
+    return min(close, key=lambda number: judgements[number].error)
 
 
 def _judge(form: str, runs: _Runs, target: Floats) -> Judgement:
@@ -300,12 +289,11 @@ def _judge(form: str, runs: _Runs, target: Floats) -> Judgement:
     targets = target @ np.exp(predicted), np.where(whole, target @ np.exp(runs.log_bpb), np.nan)
     current = runs.cycles == runs.cycles.max()
     ours, real = (_by_mixture(values[current], runs.groups[current]) for values in targets)
-    agreement = float(spearmanr(ours, real).statistic) if min(np.ptp(ours), np.ptp(real)) > 0 else np.nan
     first = np.argsort(ours, kind="stable")[: -(-len(ours) // 5)]
     return Judgement(
         predicted=targets[0],
         measured=targets[1],
-        rank_agreement=agreement if np.isfinite(agreement) else None,
+        rank_agreement=rank_agreement(ours, real),
         accuracy=decision_accuracy(ours, real),
         optimism=float((real - ours)[first].mean()),
         error=float(np.sqrt(((real - ours) ** 2).mean())),
