@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from tasks.core.artifact import Artifact
 from tasks.core.errors import NothingNewError, RecipeError
-from tasks.core.ledger import newness, versions_of
+from tasks.core.ledger import newest_of, versions_of
 from tasks.core.store import Store
 from tasks.formats.tokens.origins import accumulates
 from tasks.formats.tokens.shard import TRAIN
@@ -116,10 +116,8 @@ def new_tokens(store: Store, recipe: str, version: str) -> tuple[int, int, str]:
         return 0, 0, ""
     sizes = training_tokens(shards)
     # A month that is run again after later ones counts as it did then.
-    models = [
-        one for one in versions_of(store, f"{recipe}/checkpoint") if one.record.finished <= shards.record.finished
-    ]
-    model = max(models, key=newness, default=None)
+    models = versions_of(store, f"{recipe}/checkpoint")
+    model = newest_of(one for one in models if one.record.finished <= shards.record.finished)
     read = chain_of(model).get("shards") if model else None
     known = training_tokens(read).keys() if read and accumulates(shards) else ()
     new = sum(size for part, size in sizes.items() if part not in known)
