@@ -18,11 +18,10 @@ from tasks.formats.tokens.shard import TRAIN
 from tasks.run.catalogue import STAGES
 from tasks.run.lineage import artifact_of_version, chain_of
 from tasks.run.monthly.config import GATED
-from tasks.run.place import expand_env
 from tasks.run.recipe import Recipe
 from tasks.run.result import StageResult
 from tasks.run.runner import open_store, run_stage
-from tasks.run.tracking import SHELL, TrackingContext
+from tasks.run.tracking import SHELL, TrackingContext, server_of
 from tasks.stages.canary import CanaryConfig
 from tasks.stages.crawl.config import CrawlConfig
 
@@ -65,7 +64,7 @@ def run_month(recipe: Recipe, version: str) -> tuple[list[StageResult], str]:
 
 def _run_dag(recipe: Recipe, dag: str, version: str) -> Iterator[StageResult]:
     """Runs the stages of a DAG in order, each mapped one for all its members; yields their results."""
-    tracking = TrackingContext(expand_env(recipe.place.mlflow), recipe.name, f"{SHELL}/{version}")
+    tracking = TrackingContext(server_of(recipe.place), recipe.name, f"{SHELL}/{version}")
 
     def one(stage: str, member: str = "") -> StageResult:
         return run_stage(recipe, stage, version=version, member=member, on_dask=True, tracking=tracking)
