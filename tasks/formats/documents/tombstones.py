@@ -191,7 +191,7 @@ class Tombstones:
         values: dict[str, set[str]] = {kind: set() for kind in KINDS}
         for stone in stones:
             values[stone.kind].add(stone.value)
-        return cls(*(frozenset(values[kind]) for kind in KINDS))
+        return cls(frozenset(values[URL]), frozenset(values[DOMAIN]), frozenset(values[DOCUMENT]))
 
     @classmethod
     def read(cls, folders: Sequence[ArtifactFolder]) -> "Tombstones":

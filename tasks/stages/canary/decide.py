@@ -104,7 +104,8 @@ def _comparison(
     """Returns the comparison of two arms on their fresh seeds; differences are first minus second."""
     seeds = seeds_of(config, pair[-1])
     metrics = {task: about["metric"] for task, about in screening.get("tasks", {}).items()}
-    sources, bpb = selected(*bpb_of(pair, seeds, results), metrics)
+    columns, measured = bpb_of(pair, seeds, results)
+    sources, bpb = selected(columns, measured, metrics)
     scores, means = bpb @ weights_of(screening["target"], sources), bpb.mean(1)
     differences = scores[0] - scores[1]
     worse = statistics.regressions(means[1], means[0], sources, guarded_of(config, sources), config.guard_share)

@@ -41,8 +41,12 @@ class Ranks:
     @classmethod
     def from_environment(cls) -> "Ranks":
         """Reads the variables of torchrun (RANK, WORLD_SIZE, ..); without them, this process is the only rank."""
-        names = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-        return cls(*(int(os.environ.get(name, default)) for name, default in names.items()))
+        return cls(
+            rank=int(os.environ.get("RANK", "0")),
+            world=int(os.environ.get("WORLD_SIZE", "1")),
+            local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+            local_world=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+        )
 
     @property
     def nodes(self) -> int:
