@@ -353,8 +353,7 @@ def _find_chosen(store: Store, role: str, value: str, own: ArtifactId) -> Artifa
     Returns None if there was none.
     """
     if result := Artifact.find(store, own):
-        refs = [ref for ref in result.record.inputs if ref.role == role]
-        return Artifact.open_at(store, ArtifactId.parse(refs[0].address)) if refs else None
+        return result.open_input(role) if result.ids_of(role) else None
     began = first_attempt(store, own) or datetime.now(UTC)
     name = own.name if value == PREVIOUS else ArtifactId.parse(value).name
     if value == CHAMPION:
@@ -363,9 +362,7 @@ def _find_chosen(store: Store, role: str, value: str, own: ArtifactId) -> Artifa
     chosen = newest_of(version for version in versions if version.record.finished <= began)
     if chosen is None or value != CHAMPION:
         return chosen
-    model = champion_of(chosen)
-    (ref,) = (ref for ref in model.record.inputs if ref.role == "checkpoint")
-    return Artifact.open_at(store, ArtifactId.parse(ref.address))
+    return champion_of(chosen).open_input("checkpoint")
 
 
 _FINETUNE = STAGES["finetune"]

@@ -92,16 +92,10 @@ class Lift(NamedTuple):
     lifted_by: str
 
 
-def write(file: BinaryIO, stones: Iterable[Tombstone]) -> None:
-    """Writes tombstones, sorted; equal sets give equal bytes."""
+def write(file: BinaryIO, stones: Iterable[Tombstone | Lift], schema: pa.Schema = SCHEMA) -> None:
+    """Writes tombstones, or with the schema LIFTED lifts, sorted; equal sets give equal bytes."""
     rows = [stone._asdict() for stone in sorted(stones)]
-    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), file, compression="zstd", compression_level=3)
-
-
-def write_lifted(file: BinaryIO, lifted: Iterable[Lift]) -> None:
-    """Writes lifts, sorted; equal sets give equal bytes."""
-    rows = [lift._asdict() for lift in sorted(lifted)]
-    pq.write_table(pa.Table.from_pylist(rows, schema=LIFTED), file, compression="zstd", compression_level=3)
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), file, compression="zstd", compression_level=3)
 
 
 def read(folders: Sequence[ArtifactFolder]) -> list[Tombstone]:
