@@ -284,9 +284,9 @@ class Tombstones:
         return frozenset(bare(split_port(authority(url))[0]) for url in self.urls - self.file_urls)
 
 
-def tombstones_of(inputs: Inputs, role: str = "takedowns") -> Tombstones:
+def tombstones_of(inputs: Inputs) -> Tombstones:
     """Returns the tombstones of all takedowns among a stage's inputs; an empty set if there are none."""
-    return Tombstones.read(inputs.many(role)) if role in inputs else NO_TOMBSTONES
+    return Tombstones.read(inputs.many("takedowns")) if "takedowns" in inputs else NO_TOMBSTONES
 
 
 NO_TOMBSTONES = Tombstones()
