@@ -141,15 +141,21 @@ class ConsolidateConfig(Config):
     def limits_of(self, source: str, paged: bool = False) -> dict[str, dict[str, Any]]:
         """Returns the complete limits of each filter for the documents of a source.
 
+        These are the general ones, overridden by those of the source's kind and its own.
+
         Args:
             source: name of the source.
             paged: return those of its PDF files, which have the limits of kind "pdf" in any source.
         """
-        return limits_of(self.filters, self.limits, source, _PAGED_KIND if paged else self.kinds.get(source, ""))
+        layers = [self.limits, *(self.limits[scope] for scope in self.scopes_of(source, paged))]
+        tables = {name: [layer.get(name, {}) for layer in layers] for name in self.filters}
+        return {name: {key: value for table in tables[name] for key, value in table.items()} for name in tables}
 
     def scopes_of(self, source: str, paged: bool = False) -> tuple[str, ...]:
         """Returns the kind and the source of some documents that have limits of their own; the last one precedes."""
-        return scopes_of(self.filters, self.limits, source, _PAGED_KIND if paged else self.kinds.get(source, ""))
+        kind = _PAGED_KIND if paged else self.kinds.get(source, "")
+        own = limit_scopes(self.filters, self.limits)
+        return tuple(scope for scope in dict.fromkeys((kind, source)) if scope in own)
 
     def limit_path(self, scopes: Sequence[str], name: str, limit: str) -> str:
         """Returns the dotted path, below the section, of the table entry that a limit of a filter comes from.
@@ -175,14 +181,22 @@ class ConsolidateConfig(Config):
         return tuple(name for name in judged if name not in self.trusted)
 
     def misplaced_limits(self, kinds: Collection[str]) -> Iterator[str]:
-        """Yields an error for every table of limits that applies to no document; see `misplaced_limits`.
+        """Yields an error, "where: defect: remedy", for every table of limits that applies to no document.
 
         Args:
             kinds: kinds that sources can have, in addition to those of this recipe.
         """
         sources = tuple(self.kinds) if self.sources is None else self.sources
-        judged = set(sources) - set(self.trusted)
-        return misplaced_limits(self.filters, self.limits, self.kinds, {*kinds, *self.kinds.values()}, judged)
+        known = {*kinds, *self.kinds.values()}
+        applying = {*(set(sources) - set(self.trusted)), *known}
+        names = {*self.kinds, *known}
+        for scope in limit_scopes(self.filters, self.limits):
+            if scope not in names:
+                remedy = nearest(scope, {*names, *filter_names()})
+                yield f'{_KEY}: no filter, source or kind of source "{scope}": {remedy}'
+            elif scope in self.kinds and scope not in applying:
+                remedy = "add it to consolidate.sources, or take its limits out"
+                yield f'{_KEY}.{scope}: "{scope}" is not filtered: {remedy}'
 
     def marks(self) -> Iterator[tuple[str, str, float]]:
         """Yields annotator, field and minimum of every criterion of `gold`."""
@@ -310,38 +324,3 @@ def limit_tables(filters: tuple[str, ...], limits: Limits) -> Iterator[tuple[str
 def limit_scopes(filters: tuple[str, ...], limits: Limits) -> list[str]:
     """Returns the kinds and sources with limits of their own."""
     return [name for name in limits if name not in filters]
-
-
-def scopes_of(filters: tuple[str, ...], limits: Limits, source: str, kind: str) -> tuple[str, ...]:
-    """Returns the kind and the source that have limits of their own; the last one precedes."""
-    return tuple(scope for scope in dict.fromkeys((kind, source)) if scope in limit_scopes(filters, limits))
-
-
-def limits_of(filters: tuple[str, ...], limits: Limits, source: str, kind: str) -> dict[str, dict[str, Any]]:
-    """Returns the complete limits of each filter for a source: general ones, overridden by its kind's and its own."""
-    layers = [limits, *(limits[scope] for scope in scopes_of(filters, limits, source, kind))]
-    return {name: {key: value for layer in layers for key, value in layer.get(name, {}).items()} for name in filters}
-
-
-def misplaced_limits(
-    filters: tuple[str, ...],
-    limits: Limits,
-    kinds: Mapping[str, str],
-    known_kinds: Collection[str],
-    judged: Collection[str],
-) -> Iterator[str]:
-    """Yields an error, "where: defect: remedy", for every table of limits that applies to no document.
-
-    Args:
-        filters: the filters in use.
-        limits: the limits of a recipe.
-        kinds: kind of each source of the recipe.
-        known_kinds: kinds that sources can have.
-        judged: the filtered sources.
-    """
-    for scope in limit_scopes(filters, limits):
-        names = {*kinds, *known_kinds}
-        if scope not in names:
-            yield f'{_KEY}: no filter, source or kind of source "{scope}": {nearest(scope, {*names, *filter_names()})}'
-        elif scope in kinds and scope not in {*judged, *known_kinds}:
-            yield (f'{_KEY}.{scope}: "{scope}" is not filtered: add it to consolidate.sources, or take its limits out')
