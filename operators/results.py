@@ -80,11 +80,12 @@ def mirror(context: Any, recipe: Recipe, stage: str) -> None:
 
 
 def _in_force(recipe: Recipe, stage: str) -> dict[str, Any]:
-    from tasks.core.ledger import newness, versions_of
+    from tasks.core.ledger import newest
     from tasks.run.runner import open_store
     from tasks.stages.extract.stream import ranges_of
 
-    artifact = max(versions_of(open_store(recipe), f"{recipe.name}/{STAGES[stage].output}"), key=newness)
+    artifact = newest(open_store(recipe), f"{recipe.name}/{STAGES[stage].output}")
+    assert artifact
     about = {"version": artifact.address.version, "finished": artifact.record.finished.isoformat()}
     if stage == "publish":
         return {"watermark": about}

@@ -11,7 +11,6 @@ from operators.connections import use_store
 from operators.recipes import RecipeOperator
 from operators.runs import fails_at_once
 from tasks.core.errors import RecipeError
-from tasks.run.place import expand_env
 from tasks.run.recipe import find_recipe
 
 
@@ -31,6 +30,7 @@ class RetentionOperator(RecipeOperator):
             # Imported here, because DAG files import this module and must not import pyarrow.
             from tasks.run.retention import collect, delete_runs, survey
             from tasks.run.runner import open_store
+            from tasks.run.tracking import server_of
 
             recipe = find_recipe(self.recipe)
             use_store(recipe)
@@ -41,7 +41,7 @@ class RetentionOperator(RecipeOperator):
             found = (collect if policy.remove else survey)(store, recipe.name, policy)
             self.log.info("retention of %s\n%s", recipe.name, found.text())
             if policy.remove and policy.runs == "delete":
-                runs = delete_runs(store, recipe.name, expand_env(recipe.place.mlflow))
+                runs = delete_runs(store, recipe.name, server_of(recipe.place))
             if policy.remove and policy.log_days is not None:
                 logs = remove_logs(recipe.name, time.time() - policy.log_days * 86_400)
             return {"bytes": found.bytes(), "removed": found.removed, "mlflow_runs": runs, "logs": logs}

@@ -160,8 +160,7 @@ class TakedownOperator(StageOperator):
 
 def tracking_of(recipe: Recipe, context: Any) -> Any:
     """Returns where MLflow records this task's run: under one parent run per DAG run."""
-    from tasks.run.place import expand_env
-    from tasks.run.tracking import TrackingContext
+    from tasks.run.tracking import TrackingContext, server_of
 
     instance = context["ti"]
     tags = {
@@ -170,4 +169,4 @@ def tracking_of(recipe: Recipe, context: Any) -> Any:
         "airflow.task_id": instance.task_id,
         "airflow.try_number": str(instance.try_number),
     }
-    return TrackingContext(expand_env(recipe.place.mlflow), recipe.name, parent_key(context), tags)
+    return TrackingContext(server_of(recipe.place), recipe.name, parent_key(context), tags)

@@ -133,3 +133,8 @@ def test_declared_dependencies_are_imported(stages: list[Path], with_airflow: li
     }
     unused = {normalised(Requirement(line).name) for line in lines} - used
     assert unused - BY_NAME.keys() == set()
+
+
+def test_a_requirement_is_listed_once_and_in_order() -> None:
+    names = [normalised(Requirement(line).name) for line in (ROOT / "requirements.txt").read_text().splitlines()]
+    assert names == sorted(set(names))

@@ -157,7 +157,7 @@ def start_failure(pod: Object, last_pull: str = "") -> PodFailure | None:
         if reason in _IMAGE_WAITS:
             if reason == "ImagePullBackOff" and "Err" not in message and last_pull:
                 message = last_pull
-            return _image_failure(*_pull_of(reason, message), str(container.get("image") or ""))
+            return _image_failure(reason, message, str(container.get("image") or ""))
         if reason in _CONFIG_WAITS:
             return PodFailure(
                 "config",
@@ -176,20 +176,18 @@ def registry_unreachable(failure: PodFailure) -> bool:
     return failure.kind == "image" and any(word in failure.reason.lower() for word in _UNKNOWN_REGISTRY)
 
 
-def _pull_of(reason: str, message: str) -> tuple[str, str]:
-    """Returns the reason and cause of a failed pull: the same during the pull, the back-off and from events.
+def _image_failure(reason: str, message: str, image: str) -> PodFailure:
+    """Returns the failure of a pull: the same during the pull, the back-off and from events.
 
     The kubelet alternates between the two states; their difference is only a prefix.
     """
     cause = _PULL_PREFIX.sub("", message)
-    return ("ErrImagePull" if reason == "ImagePullBackOff" and cause != message else reason), cause
-
-
-def _image_failure(reason: str, message: str, image: str) -> PodFailure:
+    if reason == "ImagePullBackOff" and cause != message:
+        reason = "ErrImagePull"
     causes = _MISSING_IMAGE + _UNKNOWN_REGISTRY
-    permanent = reason in ("InvalidImageName", "ErrImageNeverPull") or any(word in message.lower() for word in causes)
+    permanent = reason in ("InvalidImageName", "ErrImageNeverPull") or any(word in cause.lower() for word in causes)
     remedy = "check [place.kubernetes] image, and that the nodes may pull from its registry"
-    return PodFailure("image", f"image {image} cannot be pulled ({reason}): {message}", permanent, remedy)
+    return PodFailure("image", f"image {image} cannot be pulled ({reason}): {cause}", permanent, remedy)
 
 
 def _init_failure(pod: Object) -> PodFailure | None:

@@ -147,7 +147,7 @@ def filters(recipe: Recipe, version: str, at: Address, user: Any) -> str:
 def _asked(limits: Sequence[LimitSummary], query: Mapping[str, str]) -> dict[str, Any]:
     """Returns the limits of the address that differ from those of the version, by dotted path."""
     asked: dict[str, Any] = {}
-    for limit in limits:
+    for limit, *_ in limits:
         text = query.get(limit.path, "").strip()
         if text and (value := _number(text)) != limit.bound:
             asked[limit.path] = value
@@ -173,17 +173,17 @@ def _number(text: str) -> int | float | str:
 def _cards(limits: Sequence[LimitSummary], query: Mapping[str, str]) -> list[dict[str, Any]]:
     """Returns the limits as the template shows them: by path, with a histogram for each reason, on the same axis."""
     by_path: dict[str, list[LimitSummary]] = {}
-    for limit in limits:
-        by_path.setdefault(limit.path, []).append(limit)
+    for summary in limits:
+        by_path.setdefault(summary.limit.path, []).append(summary)
     return [_card(of_path, query.get(path, "").strip()) for path, of_path in by_path.items()]
 
 
 def _card(limits: Sequence[LimitSummary], text: str) -> dict[str, Any]:
-    first = limits[0]
+    first = limits[0].limit
     asked = _number(text) if text else first.bound
     tried = asked if isinstance(asked, int | float) and math.isfinite(asked) else first.bound
     bounds = [value for value in (first.bound, tried) if value is not None]
-    axis = Histogram.of(np.concatenate([limit.values for limit in limits]), bounds)
+    axis = Histogram.of(np.concatenate([summary.limit.values for summary in limits]), bounds)
     return {
         "path": first.path,
         "name": first.path.removeprefix(_PREFIX),
@@ -196,11 +196,11 @@ def _card(limits: Sequence[LimitSummary], text: str) -> dict[str, Any]:
             {
                 "reason": limit.reason,
                 "documents": len(limit.values),
-                "beyond": limit.beyond,
-                "alone": limit.alone,
+                "beyond": beyond,
+                "alone": alone,
                 "drawn": axis.count(limit.values).drawn(first.bound, tried, first.side),
             }
-            for limit in limits
+            for limit, beyond, alone in limits
         ],
     }
 

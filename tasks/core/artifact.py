@@ -289,6 +289,15 @@ class Artifact(ArtifactFolder):
             return None
         return artifact
 
+    def ids_of(self, role: str) -> list[ArtifactId]:
+        """Returns the ids of the artifacts that it was made from in a role."""
+        return [ArtifactId.parse(ref.address) for ref in self.record.inputs if ref.role == role]
+
+    def open_input(self, role: str) -> "Artifact":
+        """Opens the only artifact that it was made from in a role; raises InputError if that is gone."""
+        (address,) = self.ids_of(role)
+        return Artifact.open_at(self.store, address)
+
     def matches(self, ref: InputRef) -> bool:
         """Returns whether the artifact has the fingerprint and the content of a reference."""
         return (self.record.fingerprint, self.record.content) == (ref.fingerprint, ref.content)

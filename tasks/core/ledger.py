@@ -4,7 +4,7 @@ Reads the records of all artifacts of a store. There is no second copy of them t
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import datetime
 
 from tasks.core.artifact import Artifact, ArtifactId, InputRef
@@ -102,19 +102,22 @@ VERSIONS = "versions"
 
 
 def newest(store: Store, name: str, *, but: str = "", unless: str = "") -> Artifact | None:
-    """Returns the newest artifact `name` at any version except `but`, or None.
+    """Returns the newest artifact `name` at any version except `but`, or None; see `newest_of`."""
+    return newest_of(versions_of(store, name, but=but), unless)
+
+
+def newest_of(versions: Iterable[Artifact], unless: str = "") -> Artifact | None:
+    """Returns the newest of some versions of an artifact, or None.
 
     The newest is the one that contains the most versions (`VERSIONS`), so that an old version that is run again with
     other limits, or finishes late, does not become the newest. Ties, and artifacts without this metric, are ordered by
     the time they were finished.
 
     Args:
-        store: the store to read.
-        name: name of the artifacts.
-        but: a version that does not count.
+        versions: the versions.
         unless: kind of a mark (`is_marked`); artifacts with one do not count.
     """
-    artifacts = sorted(versions_of(store, name, but=but), key=newness, reverse=True)
+    artifacts = sorted(versions, key=_newness, reverse=True)
     return next((artifact for artifact in artifacts if not (unless and is_marked(artifact, unless))), None)
 
 
@@ -132,8 +135,7 @@ def is_marked(artifact: Artifact, kind: str) -> bool:
     )
 
 
-def newness(artifact: Artifact) -> tuple[float, datetime, ArtifactId]:
-    """Returns the sort key of `newest`."""
+def _newness(artifact: Artifact) -> tuple[float, datetime, ArtifactId]:
     return artifact.record.metrics.get(VERSIONS, 0.0), artifact.record.finished, artifact.address
 
 

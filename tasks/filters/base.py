@@ -26,28 +26,32 @@ Reasons: TypeAlias = "Iterator[tuple[str, NDArray[np.bool_]]]"
 
 
 class Threshold(NamedTuple):
-    """A limit of a filter that is a number, and the values that it is compared with.
+    """A limit that is a number, and the values that it is compared with.
 
     Attributes:
-        limit: name of the limit in the filter's settings; that of an entry is joined to its field by a dot.
+        path: dotted path of the limit in the settings: of the filter, or of `consolidate` (`limit_values`).
         reason: the reason to drop a document beyond the limit.
-        side: whether the limit is the least or the most that a value may be; a value equal to it is kept.
+        side: what the limit is: the least or the most that a value may be, or ("below") more than it may be.
         bound: the limit; None for no limit.
         values: the value of each document, shape (n_documents,).
         applies: whether the limit applies to each document, shape (n_documents,); None for all.
     """
 
-    limit: str
+    path: str
     reason: str
-    side: 'Literal["least", "most"]'
+    side: 'Literal["least", "most", "below"]'
     bound: float | None
     values: "NDArray[Any]"
     applies: "NDArray[np.bool_] | None" = None
 
     def beyond(self) -> "NDArray[np.bool_]":
         """Returns a mask of the documents to drop, shape (n_documents,); a value that is NaN is within any limit."""
-        assert self.bound is not None
-        mask: NDArray[np.bool_] = self.values < self.bound if self.side == "least" else self.values > self.bound
+        import numpy as np
+
+        if self.bound is None:
+            return np.zeros(len(self.values), np.bool_)
+        is_beyond = {"least": np.less, "most": np.greater, "below": np.greater_equal}[self.side]
+        mask: NDArray[np.bool_] = is_beyond(self.values, self.bound)
         return mask if self.applies is None else self.applies & mask
 
 
@@ -135,9 +139,7 @@ class Filter(Config):
 
     def reasons(self, measured: Measurements) -> Reasons:
         """Yields the reasons, each beginning with the filter's name, in order of precedence; those of `thresholds`."""
-        for threshold in self.thresholds(measured):
-            if threshold.bound is not None:
-                yield threshold.reason, threshold.beyond()
+        yield from ((threshold.reason, threshold.beyond()) for threshold in self.thresholds(measured))
 
     def verdict(self, text: str, **properties: str) -> str | None:
         """Returns the first reason to drop a document with this text, or None; for tests and docs.

@@ -134,7 +134,7 @@ def _sources(
     config: EvaluateConfig, contender: Contender, load: Callable[[], Scorer], shards: Artifact, output: Output
 ) -> dict[str, Any]:
     """Returns the bits per byte of the held-out text of each source."""
-    theirs = tokenizer_of_shards(shards).read(TOKENIZER).decode()
+    theirs = shards.open_input("tokenizer").read(TOKENIZER).decode()
     texts = texts_of(ShardSet.open(shards), theirs, config.max_tokens)
     for source, documents in texts.items():
         if source not in output.committed:
@@ -153,12 +153,6 @@ def _sources(
         }
         for source, record in records.items()
     }
-
-
-def tokenizer_of_shards(shards: Artifact) -> Artifact:
-    """Opens the tokenizer of token shards; raises InputError if it is gone."""
-    (address,) = (ref.address for ref in shards.record.inputs if ref.role == "tokenizer")
-    return Artifact.open_at(shards.store, ArtifactId.parse(address))
 
 
 def _table(model: str, sources: dict[str, Any], tasks: list[dict[str, Any]]) -> str:

@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -417,9 +417,7 @@ def _dtypes_before_import(checkpoint: Artifact) -> dict[str, str]:
 def weights_file(checkpoint: Artifact) -> str:
     """Returns the file with the weights of the last milestone; raises InputError if there is none."""
     step = max(json.loads(checkpoint.read("run.json"))["checkpoint_steps"])
-    for path in checkpoint.files("checkpoints/"):
-        if path.endswith("/model.safetensors"):
-            with suppress(ValueError):
-                if int(path.split("/")[1].removeprefix("step-")) == step:
-                    return path
-    raise InputError(f"{checkpoint.address} has no checkpoint of step {step}", "run the stage train again")
+    path = f"checkpoints/{name_of(step)}/{MODEL}"
+    if not checkpoint.files(path):
+        raise InputError(f"{checkpoint.address} has no checkpoint of step {step}", "run the stage train again")
+    return path

@@ -193,14 +193,20 @@ def inputs_at(store: Store, recipe: str, version: str, source_version: str = "")
             )
         return artifact
 
-    inputs = open_input("extracted"), open_input("attributes"), open_input("duplicates")
-
     def open_optional(role: str) -> Artifact | None:
         exists = documents is None and artifact_of_version(store, recipe, role, source_version or version)
         return open_input(role) if role in recorded or exists else None
 
-    optional = open_optional(CONTAMINATION), open_optional(PARAGRAPHS)
-    return AlignedInputs(*inputs, store, "", tuple(in_force(store, recipe)), *optional)
+    return AlignedInputs(
+        extracted=open_input("extracted"),
+        attributes=open_input("attributes"),
+        duplicates=open_input("duplicates"),
+        store=store,
+        folder="",
+        takedowns=tuple(in_force(store, recipe)),
+        contamination=open_optional(CONTAMINATION),
+        paragraphs=open_optional(PARAGRAPHS),
+    )
 
 
 def plan(recipe: Recipe, store: Store, version: str, model: str = "", tuned: bool = False) -> TrainingPlan:

@@ -23,7 +23,7 @@ from tasks.core.artifact import EXTERNAL, Artifact, ArtifactId, ArtifactRecord, 
 from tasks.core.config import Config, changes, nearest
 from tasks.core.errors import DriftError, InputError, RecipeError
 from tasks.core.groups import group_of
-from tasks.core.ledger import versions_of
+from tasks.core.ledger import newest_of, versions_of
 from tasks.core.stage import Inputs
 from tasks.core.stage_spec import Input, StageSpec, variant_version
 from tasks.core.store import Store
@@ -353,29 +353,16 @@ def _find_chosen(store: Store, role: str, value: str, own: ArtifactId) -> Artifa
     Returns None if there was none.
     """
     if result := Artifact.find(store, own):
-        refs = [ref for ref in result.record.inputs if ref.role == role]
-        return Artifact.open_at(store, ArtifactId.parse(refs[0].address)) if refs else None
+        return result.open_input(role) if result.ids_of(role) else None
     began = first_attempt(store, own) or datetime.now(UTC)
+    name = own.name if value == PREVIOUS else ArtifactId.parse(value).name
     if value == CHAMPION:
-        decision = _newest(store, f"{own.name.partition('/')[0]}/champion", own, began)
-        return _trained_as(champion_of(decision)) if decision else None
-    return _newest(store, own.name if value == PREVIOUS else ArtifactId.parse(value).name, own, began)
-
-
-def _newest(store: Store, name: str, own: ArtifactId, until: datetime) -> Artifact | None:
-    """Returns the newest version of `name`, except `own`, that was complete at a time; None if there was none."""
-    others = [
-        artifact
-        for artifact in versions_of(store, name)
-        if artifact.address != own and artifact.record.finished <= until
-    ]
-    return max(others, key=lambda artifact: (artifact.record.finished, artifact.address), default=None)
-
-
-def _trained_as(model: Artifact) -> Artifact:
-    """Opens the checkpoint that a registered model was made from."""
-    (ref,) = (ref for ref in model.record.inputs if ref.role == "checkpoint")
-    return Artifact.open_at(model.store, ArtifactId.parse(ref.address))
+        name = f"{own.name.partition('/')[0]}/champion"
+    versions = (version for version in versions_of(store, name) if version.address != own)
+    chosen = newest_of(version for version in versions if version.record.finished <= began)
+    if chosen is None or value != CHAMPION:
+        return chosen
+    return champion_of(chosen).open_input("checkpoint")
 
 
 _FINETUNE = STAGES["finetune"]

@@ -10,7 +10,7 @@ Each has a column `version` in front, the version that wrote the row. A row is i
 by the id of its document and by `url`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -23,14 +23,15 @@ from tasks.formats.dedup import dedup_index
 from tasks.formats.dedup.dedup_index import DedupIndex
 from tasks.formats.lakes.table import Head
 
+_SCORES, _FUNNEL = "scores", "funnel"
+
 VERSION = "version"
 """Column with the version that wrote the row."""
-HISTORY = frozenset({"funnel"})
+HISTORY = frozenset({_FUNNEL})
 """Tables that keep the rows of every version, and have no URLs."""
 
-_FUNNEL = "funnel"
 _NAMES = pa.schema([pa.field("id", pa.string(), nullable=False), pa.field("url", pa.string(), nullable=False)])
-_FOLDERS = {"documents": "kept/", "chunks": "chunks/", "scores": "documents/"}
+_FOLDERS = {"documents": "kept/", "chunks": "chunks/", _SCORES: "documents/", _FUNNEL: ""}
 """Folder with the rows of a table in the first artifact that has them."""
 
 
@@ -52,7 +53,11 @@ class RowReader:
 
     def read(self, part: str) -> pa.Table:
         """Returns the rows of one part, with the column `version`."""
-        rows = _READERS[self.table](self, part).replace_schema_metadata(None)
+        first, *groups = self.folders
+        columns = ["id", "url", "source"] if self.table == _SCORES else None
+        rows = first.table(f"{_FOLDERS[self.table]}{part}.parquet", columns).replace_schema_metadata(None)
+        for name, folder in zip(self.groups, groups, strict=True):
+            rows = rows.append_column(name, folder.table(path_of(part), [name]).column(name))
         return rows.add_column(0, VERSION, pa.array([self.version] * rows.num_rows, pa.string()))
 
     def ids(self, part: str) -> pa.ChunkedArray:
@@ -77,30 +82,6 @@ class VersionRows:
     about: dict[str, str]
 
 
-def _rows(reader: RowReader, part: str) -> pa.Table:
-    return reader.folders[0].table(f"{_FOLDERS[reader.table]}{part}.parquet")
-
-
-def _scores(reader: RowReader, part: str) -> pa.Table:
-    extracted, *groups = reader.folders
-    rows = extracted.table(f"{_FOLDERS[reader.table]}{part}.parquet", ["id", "url", "source"])
-    for name, folder in zip(reader.groups, groups, strict=True):
-        rows = rows.append_column(name, folder.table(path_of(part), [name]).column(name))
-    return rows
-
-
-def _funnel(reader: RowReader, part: str) -> pa.Table:
-    return reader.folders[0].table(f"{part}.parquet")
-
-
-_READERS: dict[str, Callable[[RowReader, str], pa.Table]] = {
-    "documents": _rows,
-    "chunks": _rows,
-    "scores": _scores,
-    "funnel": _funnel,
-}
-
-
 def document_column(table: str) -> str:
     """Returns the column with the id of the document of a row."""
     return "document" if table == "chunks" else "id"
@@ -119,7 +100,7 @@ def version_rows(store: Store, recipe: str, table: str, version: str) -> Version
         if chunks is None:
             return None
         artifacts = [chunks]
-    elif table == "scores":
+    elif table == _SCORES:
         made_from = {ref.role: ArtifactId.parse(ref.address) for ref in documents.record.inputs if "@" in ref.address}
         by_name = groups_of(Artifact.open_at(store, made_from["attributes"]))
         artifacts, groups = [Artifact.open_at(store, made_from["extracted"]), *by_name.values()], tuple(by_name)

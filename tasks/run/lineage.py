@@ -132,11 +132,12 @@ def previous_inputs(
     source = _same_cycle(recipe, store, own, current, source_version)
     inputs: ArtifactsByRole = {}
     for role, previous in active.items():
-        precedent = deciding or (
-            _completing_artifact(recipe, store, previous, own.version) or source if previous.accumulates else None
-        )
+        precedent = deciding
+        if precedent is None and previous.accumulates:
+            completed = ArtifactId(f"{recipe.name}/{previous.completed_by}", own.version)
+            precedent = Artifact.find(store, completed) or source
         if isinstance(precedent, Artifact):
-            addresses = _addresses_read(precedent, role)
+            addresses = precedent.ids_of(role)
             if previous.accumulates and source_version is None and precedent.address != own:
                 _require_newest(recipe, store, previous, role, precedent, own.version)
         else:
@@ -214,21 +215,13 @@ def _same_cycle(
     return artifact_of_version(store, recipe.name, own.name.removeprefix(f"{recipe.name}/"), source_version)
 
 
-def _completing_artifact(recipe: Recipe, store: Store, previous: PreviousInput, version: str) -> Artifact | None:
-    return Artifact.find(store, ArtifactId(f"{recipe.name}/{previous.completed_by}", version))
-
-
-def _addresses_read(artifact: Artifact, role: str) -> list[ArtifactId]:
-    return [ArtifactId.parse(ref.address) for ref in artifact.record.inputs if ref.role == role]
-
-
 def _require_newest(
     recipe: Recipe, store: Store, previous: PreviousInput, role: str, begun: Artifact, version: str
 ) -> None:
     """Raises InputError if another version contains more versions than the one that `version` began from."""
     name = f"{recipe.name}/{previous.completed_by}"
     latest = newest(store, name, but=version)
-    inputs = [artifact for address in _addresses_read(begun, role) if (artifact := Artifact.find(store, address))]
+    inputs = [artifact for address in begun.ids_of(role) if (artifact := Artifact.find(store, address))]
     versions = max((artifact.record.metrics.get(VERSIONS, 0.0) for artifact in inputs), default=0.0)
     if latest is None or latest.record.metrics.get(VERSIONS, 0.0) <= versions:
         return
@@ -236,7 +229,7 @@ def _require_newest(
     while current is not None:
         if current.address.version == version:
             return  # this version was complete before and is made again
-        parents = _addresses_read(current, role)
+        parents = current.ids_of(role)
         current = Artifact.find(store, parents[0]) if parents else None
     raise InputError(
         f"{latest.address} was completed after {begun.address} was made, and has documents that this version was not "

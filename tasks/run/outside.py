@@ -58,7 +58,10 @@ def _dataset_ref(
     path = hub.parse(dataset.path)
     if recorded and recorded.address == f"{EXTERNAL}{_at(path, recorded)}":
         return recorded
-    pinned = path._replace(revision=_pinned_commit(store, own, path))
+    pinned = path
+    if not path.is_pinned:
+        commit = _pinned(store, own, [path.dataset, path.revision], lambda: hub.commit_of(path))
+        pinned = path._replace(revision=commit)
     content = sha256_of_json([[file.name, file.digest] for file in dataset.find(str(pinned))])
     return InputRef(role=role, address=f"{EXTERNAL}{pinned}", fingerprint=content, content=content)
 
@@ -83,13 +86,6 @@ def _at(path: hub.HubPath, ref: InputRef) -> hub.HubPath:
     if path.is_pinned or not hub.is_dataset(address):
         return path
     return path._replace(revision=hub.parse(address).revision)
-
-
-def _pinned_commit(store: Store, own: ArtifactId, path: hub.HubPath) -> str:
-    """Returns the commit that the first run of a version has found for a revision."""
-    if path.is_pinned:
-        return path.revision
-    return _pinned(store, own, [path.dataset, path.revision], lambda: hub.commit_of(path))
 
 
 def _pinned(store: Store, own: ArtifactId, key: list[Any], find: Callable[[], str]) -> str:

@@ -345,10 +345,9 @@ def _readable(section: str, settings: Mapping[str, Any]) -> Any:
         return None
 
 
-def recipe_files(folder: Path | None = None) -> list[Path]:
-    """Returns the recipe files of `folder`, of $SLUICE_RECIPES, or of this checkout or wheel, sorted."""
-    folder = folder or Path(os.environ.get("SLUICE_RECIPES", RECIPES))
-    return sorted(folder.glob("*.toml"))
+def recipe_files() -> list[Path]:
+    """Returns the recipe files of $SLUICE_RECIPES, or of this checkout or wheel, sorted."""
+    return sorted(Path(os.environ.get("SLUICE_RECIPES", RECIPES)).glob("*.toml"))
 
 
 def find_recipe(name: str) -> Recipe:

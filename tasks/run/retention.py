@@ -24,7 +24,7 @@ from datetime import UTC, datetime, timedelta
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
-from tasks.core.ledger import Ledger, is_marked, newness
+from tasks.core.ledger import Ledger, newest_of
 from tasks.core.store import Store
 from tasks.core.version_index import VersionIndex
 from tasks.formats.dedup import dedup_index
@@ -306,8 +306,7 @@ class _Records:
 
     def _newest(self, kind: str, unless: str = "") -> Artifact | None:
         name = f"{self.recipe}/{kind}"
-        found = sorted((one for one in self.own if one.address.name == name), key=newness, reverse=True)
-        return next((one for one in found if not (unless and is_marked(one, unless))), None)
+        return newest_of((one for one in self.own if one.address.name == name), unless)
 
     def _versions(self, most: int, drop: Collection[str]) -> Iterator[_Root]:
         """Yields the newest versions and the crawl cycles that are not complete, with what they began from."""

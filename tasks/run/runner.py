@@ -25,7 +25,7 @@ from tasks.run.lineage import artifacts_of_version
 from tasks.run.place import expand_all, expand_env
 from tasks.run.recipe import Recipe
 from tasks.run.result import StageResult
-from tasks.run.tracking import Message, TrackingContext, describe
+from tasks.run.tracking import Message, TrackingContext, describe, server_of
 from tasks.run.tracking.outbox import keep_message, send_messages
 from tasks.run.tracking.send import StageRun
 from tasks.trainer.place import TrainPlace
@@ -67,7 +67,7 @@ def run_stage(
     version = version or recipe.version
     source = f", source version {source_version}" if source_version else ""
     log.info("%s of %s, version %s%s", f"{stage} {member}".strip(), recipe.name, version, source)
-    context = tracking or TrackingContext(expand_env(recipe.place.mlflow), recipe.name)
+    context = tracking or TrackingContext(server_of(recipe.place), recipe.name)
     resolved = resolve(recipe, store, stage, version, source_version, member)
     run = _stage_run(recipe, store, resolved, context, source_version) if context.uri else None
     if existing := Artifact.find(store, resolved.address):

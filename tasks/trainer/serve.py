@@ -91,7 +91,7 @@ class TextModel:
 def _chat_prompt(chat: ChatTemplate, prompt: Mapping[str, Any]) -> list[int]:
     """Returns the tokens of a prompt; raises InputError if the chat template refuses it."""
     try:
-        conversation = chat.read(*(prompt.get(name) for name in ("messages", "tools", "chat_template_kwargs")))
+        conversation = chat.read(prompt.get("messages"), prompt.get("tools"), prompt.get("chat_template_kwargs"))
         return chat.encode(chat.render(conversation, prompt=True).text)[0]
     except ValueError as error:
         raise InputError(f"a message cannot be read ({error})", "change the messages") from None

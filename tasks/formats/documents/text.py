@@ -355,27 +355,6 @@ def extended(runs: NDArray[np.uint64], following: NDArray[np.uint64]) -> NDArray
     return longer
 
 
-def shingles(split: Sequence[str], size: int = 5) -> NDArray[np.uint64]:
-    """Hashes every run of `size` words, in order and with repeats.
-
-    A text shorter than `size` gives one shingle of all its words, so that short duplicates are still detected.
-
-    Args:
-        split: the words of one text, as returned by `words`.
-        size: words per shingle, at least 1.
-
-    Returns:
-        uint64 array of shape (max(1, len(split) - size + 1),), or (0,) for an empty text. The values are uniform over
-        64 bits (splitmix64 finalizer), so MinHash can use them directly.
-    """
-    import numpy as np
-
-    if not split:
-        return np.empty(0, dtype=np.uint64)
-    ((_, runs),) = ngrams(hash_words(split), [min(size, len(split))])
-    return runs
-
-
 def ngrams(hashes: NDArray[np.uint64], widths: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint64]]]:
     """Hashes the runs of several widths, each computed from the next shorter one.
 
@@ -384,8 +363,8 @@ def ngrams(hashes: NDArray[np.uint64], widths: Sequence[int]) -> Iterator[tuple[
         widths: words per run, ascending, each at least 1.
 
     Yields:
-        each width with the hashes of its runs, uint64 of shape (max(0, words - width + 1),), uniform like those of
-        `shingles`; the width is part of the hash.
+        each width with the hashes of its runs, uint64 of shape (max(0, words - width + 1),), uniform over 64 bits
+        (splitmix64 finalizer); the width is part of the hash.
     """
     total, length = rolled(hashes, 1), 1
     for width in widths:

@@ -92,16 +92,10 @@ class Lift(NamedTuple):
     lifted_by: str
 
 
-def write(file: BinaryIO, stones: Iterable[Tombstone]) -> None:
-    """Writes tombstones, sorted; equal sets give equal bytes."""
+def write(file: BinaryIO, stones: Iterable[Tombstone | Lift], schema: pa.Schema = SCHEMA) -> None:
+    """Writes tombstones, or with the schema LIFTED lifts, sorted; equal sets give equal bytes."""
     rows = [stone._asdict() for stone in sorted(stones)]
-    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), file, compression="zstd", compression_level=3)
-
-
-def write_lifted(file: BinaryIO, lifted: Iterable[Lift]) -> None:
-    """Writes lifts, sorted; equal sets give equal bytes."""
-    rows = [lift._asdict() for lift in sorted(lifted)]
-    pq.write_table(pa.Table.from_pylist(rows, schema=LIFTED), file, compression="zstd", compression_level=3)
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), file, compression="zstd", compression_level=3)
 
 
 def read(folders: Sequence[ArtifactFolder]) -> list[Tombstone]:
@@ -191,7 +185,7 @@ class Tombstones:
         values: dict[str, set[str]] = {kind: set() for kind in KINDS}
         for stone in stones:
             values[stone.kind].add(stone.value)
-        return cls(*(frozenset(values[kind]) for kind in KINDS))
+        return cls(frozenset(values[URL]), frozenset(values[DOMAIN]), frozenset(values[DOCUMENT]))
 
     @classmethod
     def read(cls, folders: Sequence[ArtifactFolder]) -> "Tombstones":
@@ -290,9 +284,9 @@ class Tombstones:
         return frozenset(bare(split_port(authority(url))[0]) for url in self.urls - self.file_urls)
 
 
-def tombstones_of(inputs: Inputs, role: str = "takedowns") -> Tombstones:
+def tombstones_of(inputs: Inputs) -> Tombstones:
     """Returns the tombstones of all takedowns among a stage's inputs; an empty set if there are none."""
-    return Tombstones.read(inputs.many(role)) if role in inputs else NO_TOMBSTONES
+    return Tombstones.read(inputs.many("takedowns")) if "takedowns" in inputs else NO_TOMBSTONES
 
 
 NO_TOMBSTONES = Tombstones()

@@ -219,7 +219,7 @@ def _learned_rows(checkpoint: Artifact, tombstones: Tombstones, until: int | Non
     if is_tuned(checkpoint):
         yield from _finetuned_rows(checkpoint, tombstones)
         return
-    for row, reading in _readings_of(_input(checkpoint, "plan"), checkpoint, tombstones, until):
+    for row, reading in _readings_of(checkpoint.open_input("plan"), checkpoint, tombstones, until):
         if reading.learned:
             yield {**row, "steps": reading.learned, "checkpoints": reading.checkpoints}
 
@@ -239,15 +239,9 @@ def _readings_of(
     plan: Artifact, checkpoint: Artifact | None, tombstones: Tombstones, until: int | None = None
 ) -> Iterator[tuple[Row, Reading]]:
     """Yields the covered documents of a plan with their sequences, and their readings before the step `until`."""
-    shards = _input(plan, "shards")
+    shards = plan.open_input("shards")
     readings = Readings(DocumentIndex(shards), Plan.open(plan), checkpoint, until)
     for row, shard, shard_row in shard_rows(shards, tombstones):
         reading = readings.of(shard, shard_row)
         if reading.sequences:
             yield {**row, "sequences": reading.sequences}, reading
-
-
-def _input(artifact: Artifact, role: str) -> Artifact:
-    """Opens the input of an artifact with a role; raises InputError if it is missing."""
-    (address,) = (ref.address for ref in artifact.record.inputs if ref.role == role)
-    return Artifact.open_at(artifact.store, ArtifactId.parse(address))

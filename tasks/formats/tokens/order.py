@@ -69,7 +69,7 @@ class _Networks:
         """Returns the networks of some values; a network for all values is returned as it is."""
         if len(self.sizes) == 1:
             return self
-        return _Networks(*(each[..., indices] for each in (self.sizes, self.left, self.right, self.keys)))
+        return _Networks(self.sizes[indices], self.left[indices], self.right[indices], self.keys[..., indices])
 
     def encrypt(self, x: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """Maps values, shape (k,), to values of the same powers of two."""

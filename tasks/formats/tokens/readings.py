@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.artifact import Artifact
 from tasks.core.part import Part
 from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.documents.examples import SOURCE as EXAMPLES_SOURCE
@@ -256,8 +256,7 @@ class ExampleReadings:
         self.run: dict[str, Any] = json.loads(model.read("run.json"))
         self.order = Order.of_run(self.run)
         self.marks = of_run(model)
-        (ref,) = (ref for ref in model.record.inputs if ref.role == EXAMPLES)
-        self.examples = Examples(Artifact.open_at(model.store, ArtifactId.parse(ref.address)))
+        self.examples = Examples(model.open_input(EXAMPLES))
 
     @cached_property
     def skipped_steps(self) -> frozenset[int]:

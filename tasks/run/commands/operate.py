@@ -32,11 +32,10 @@ def _cycle(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> Non
 def _month(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
     from tasks.run.monthly.report import month_report
     from tasks.run.monthly.tables import read_month, text
-    from tasks.run.place import expand_env
-    from tasks.run.tracking import SHELL, TrackingContext
+    from tasks.run.tracking import SHELL, TrackingContext, server_of
 
     version = version_of(recipe, options)
-    tracking = TrackingContext(expand_env(recipe.place.mlflow), recipe.name, f"{SHELL}/{version}")
+    tracking = TrackingContext(server_of(recipe.place), recipe.name, f"{SHELL}/{version}")
     content = read_month(month_report(store, recipe, version, tracking))
     show(options, content, lambda: text(content))
 
@@ -80,8 +79,9 @@ def _dossier_arguments(command: argparse.ArgumentParser) -> None:
 
 def _gc(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
     from tasks.core.config import parse
-    from tasks.run.place import Retention, expand_env
+    from tasks.run.place import Retention
     from tasks.run.retention import collect, delete_runs, survey
+    from tasks.run.tracking import server_of
 
     given = {"versions": options.keep, "grace_days": options.grace_days}
     settings = (recipe.place.retention or Retention()).model_dump()
@@ -89,7 +89,7 @@ def _gc(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
     policy = parse(Retention, {name: value for name, value in settings.items() if value is not None}, "gc")
     answer = (collect if options.remove else survey)(store, recipe.name, policy, drop=options.drop)
     if options.remove and policy.runs == "delete":
-        delete_runs(store, recipe.name, expand_env(recipe.place.mlflow))
+        delete_runs(store, recipe.name, server_of(recipe.place))
     show(options, answer.to_json(), answer.text)
 
 
@@ -109,10 +109,12 @@ def _lake(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None
     show(options, {"tables": [asdict(table) for table in tables]}, lambda: "\n".join(table.text() for table in tables))
 
 
-def _sync(_recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
+def _sync(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
     from tasks.core.errors import InputError, TransientError
+    from tasks.run.tracking import server_of
     from tasks.run.tracking.outbox import forget_refused, send_messages, waiting_messages
 
+    server_of(recipe.place)  # the messages have no password
     forgotten = forget_refused(store) if options.forget else 0
     delivery = send_messages(store, again=True)
     waiting, refused = waiting_messages(store), delivery.refused

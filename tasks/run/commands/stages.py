@@ -40,9 +40,8 @@ def _arguments_of(stage: StageSpec) -> Any:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from tasks.run.place import expand_env
     from tasks.run.runner import join_stage, run_stage
-    from tasks.run.tracking import SHELL, TrackingContext
+    from tasks.run.tracking import SHELL, TrackingContext, server_of
     from tasks.trainer.launch.gang import node_of, nproc_of
 
     recipe, version = recipe_of(options), options.version
@@ -62,7 +61,7 @@ def _run(options: argparse.Namespace) -> None:
         join_stage(recipe, options.stage, **run)
         return
     parent = options.parent_key or f"{SHELL}/{version or recipe.version}"
-    tracking = TrackingContext(expand_env(recipe.place.mlflow), recipe.name, parent)
+    tracking = TrackingContext(server_of(recipe.place), recipe.name, parent)
     result = run_stage(recipe, options.stage, **run, on_dask=options.dask, tracking=tracking)
     print(json.dumps(result.to_json()))
     if options.stage == "takedown" and recipe.place.lake:

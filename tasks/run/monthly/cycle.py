@@ -11,18 +11,17 @@ from collections.abc import Iterator
 
 from tasks.core.artifact import Artifact
 from tasks.core.errors import NothingNewError, RecipeError
-from tasks.core.ledger import newness, versions_of
+from tasks.core.ledger import newest_of, versions_of
 from tasks.core.store import Store
 from tasks.formats.tokens.origins import accumulates
 from tasks.formats.tokens.shard import TRAIN
 from tasks.run.catalogue import STAGES
 from tasks.run.lineage import artifact_of_version, chain_of
 from tasks.run.monthly.config import GATED
-from tasks.run.place import expand_env
 from tasks.run.recipe import Recipe
 from tasks.run.result import StageResult
 from tasks.run.runner import open_store, run_stage
-from tasks.run.tracking import SHELL, TrackingContext
+from tasks.run.tracking import SHELL, TrackingContext, server_of
 from tasks.stages.canary import CanaryConfig
 from tasks.stages.crawl.config import CrawlConfig
 
@@ -65,7 +64,7 @@ def run_month(recipe: Recipe, version: str) -> tuple[list[StageResult], str]:
 
 def _run_dag(recipe: Recipe, dag: str, version: str) -> Iterator[StageResult]:
     """Runs the stages of a DAG in order, each mapped one for all its members; yields their results."""
-    tracking = TrackingContext(expand_env(recipe.place.mlflow), recipe.name, f"{SHELL}/{version}")
+    tracking = TrackingContext(server_of(recipe.place), recipe.name, f"{SHELL}/{version}")
 
     def one(stage: str, member: str = "") -> StageResult:
         return run_stage(recipe, stage, version=version, member=member, on_dask=True, tracking=tracking)
@@ -116,10 +115,8 @@ def new_tokens(store: Store, recipe: str, version: str) -> tuple[int, int, str]:
         return 0, 0, ""
     sizes = training_tokens(shards)
     # A month that is run again after later ones counts as it did then.
-    models = [
-        one for one in versions_of(store, f"{recipe}/checkpoint") if one.record.finished <= shards.record.finished
-    ]
-    model = max(models, key=newness, default=None)
+    models = versions_of(store, f"{recipe}/checkpoint")
+    model = newest_of(one for one in models if one.record.finished <= shards.record.finished)
     read = chain_of(model).get("shards") if model else None
     known = training_tokens(read).keys() if read and accumulates(shards) else ()
     new = sum(size for part, size in sizes.items() if part not in known)

@@ -126,8 +126,8 @@ def gone_pages(warc: Artifact) -> int:
         database = Artifact.open_at(warc.store, ArtifactId.parse(ref.address))
         captured = database.table(URLS_FILE, ["url"], gone & pc.field("captured_at").is_valid())
         urls = set(map(identity, captured["url"].to_pylist()))
-        for earlier in database.record.inputs:
-            if earlier.role == "previous" and (before := Artifact.find(warc.store, ArtifactId.parse(earlier.address))):
+        for earlier in database.ids_of("previous"):
+            if before := Artifact.find(warc.store, earlier):
                 urls -= set(map(identity, before.table(URLS_FILE, ["url"], gone)["url"].to_pylist()))
         pages += len(urls)
     return pages

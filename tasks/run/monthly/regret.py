@@ -56,8 +56,8 @@ def scores_of(store: Store, recipe: str, version: str) -> Scores:
 def _scored(store: Store, recipe: str, version: str) -> Iterator[tuple[str, Artifact, str]]:
     """Yields the version of a model of the recipe, the artifact with its scores, and the prefix of their files."""
     if scores := Artifact.find(store, ArtifactId(f"{recipe}/scores", version)):
-        (checkpoint,) = (ref.address for ref in scores.record.inputs if ref.role == "checkpoint")
-        yield checkpoint.partition("@")[2], scores, ""
+        (checkpoint,) = scores.ids_of("checkpoint")
+        yield checkpoint.version, scores, ""
     if comparison := Artifact.find(store, ArtifactId(f"{recipe}/comparison", version)):
         champion = json.loads(comparison.read(COMPARISON))[CHAMPION]
         if champion:
@@ -70,8 +70,8 @@ def _scored(store: Store, recipe: str, version: str) -> Iterator[tuple[str, Arti
 
 
 def _shards(artifact: Artifact) -> Artifact | None:
-    addresses = [ref.address for ref in artifact.record.inputs if ref.role == "shards"]
-    return Artifact.find(artifact.store, ArtifactId.parse(addresses[0])) if addresses else None
+    addresses = artifact.ids_of("shards")
+    return Artifact.find(artifact.store, addresses[0]) if addresses else None
 
 
 def _by_month(scores: Artifact, prefix: str, shards: Artifact) -> dict[str, float]:

@@ -83,8 +83,7 @@ def _previous(store: Store, existing: Artifact | None, own: ArtifactId) -> Artif
     """Returns the report of the month before: that which the existing report read, or the newest other one."""
     if existing is None:
         return newest(store, own.name, but=own.version)
-    refs = [ref for ref in existing.record.inputs if ref.role == "previous"]
-    return Artifact.open_at(store, ArtifactId.parse(refs[0].address)) if refs else None
+    return existing.open_input("previous") if existing.ids_of("previous") else None
 
 
 def _content(

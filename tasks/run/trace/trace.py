@@ -101,10 +101,12 @@ def _trace_url(store: Store, recipe: str, version: str, url: str) -> PageTrace:
     kept_ids = {document.id for document in documents}
     documents += [document for document in _not_kept(reader, "url", [url]) if document.id not in kept_ids]
     return PageTrace(
-        *(url, "url", Lineage.of(reader, lambda lineage: (kept_documents(lineage), None))),
+        asked=url,
+        kind="url",
+        lineage=Lineage.of(reader, lambda lineage: (kept_documents(lineage), None)),
         documents=tuple(documents),
         tuned=tuple(_tuned_runs(reader, mask_of_pages([url]))),
-        captures_without_document=tuple(FailedCapture(*row) for _, row in failed),
+        captures_without_document=tuple(FailedCapture(record_id, own, why) for _, (record_id, own, why) in failed),
     )
 
 
@@ -117,7 +119,9 @@ def _trace_document(store: Store, recipe: str, version: str, doc_id: str) -> Pag
         return [_kept_document(lineage, entry)] if entry else []
 
     return PageTrace(
-        *(doc_id, "document", Lineage.of(reader, lambda lineage: (kept_documents(lineage), None))),
+        asked=doc_id,
+        kind="document",
+        lineage=Lineage.of(reader, lambda lineage: (kept_documents(lineage), None)),
         documents=tuple(kept_documents(reader) or _not_kept(reader, "id", [doc_id])),
         tuned=tuple(_tuned_runs(reader, Tombstones(documents=frozenset([doc_id])).mask)),
     )
@@ -147,7 +151,9 @@ def trace_domain(store: Store, recipe: str, version: str, name: str, most: int |
 
     documents, count = kept_documents(reader)
     return PageTrace(
-        *(f"{_DOMAIN}{domain}", "domain", Lineage.of(reader, kept_documents)),
+        asked=f"{_DOMAIN}{domain}",
+        kind="domain",
+        lineage=Lineage.of(reader, kept_documents),
         documents=tuple(documents),
         tuned=tuple(_tuned_runs(reader, Tombstones(domains=frozenset([domain])).mask)),
         count=count,
@@ -182,7 +188,9 @@ def trace_step(store: Store, recipe: str, version: str, step: int, most: int | N
         for sequence, slices in zip(detailed, _slices(reader, detailed, step), strict=True)
     ]
     return StepTrace(
-        *(f"step:{step}", "step", Lineage.of(reader, lambda lineage: (None, None))),
+        asked=f"step:{step}",
+        kind="step",
+        lineage=Lineage.of(reader, lambda lineage: (None, None)),
         step=step,
         skipped=reader.readings.why_skipped(step),
         first_checkpoint=min((count for count in run["checkpoint_steps"] if count > step), default=None),
@@ -244,14 +252,18 @@ def _not_kept(reader: LineageReader, column: str, values: Sequence[str]) -> list
         captures = reader.captures(column, values)
         return [Document(capture.id, capture.url, capture.source, "extracted", capture=capture) for capture in captures]
     columns = ["id", "url", "source", "reason", "reasons", "duplicate_of"]
+    rows = reader.rows("documents", "rejected/", column, values, columns)
     return [
         Document(
-            *(doc_id, url, source, "rejected"),
-            rejection=Rejection(*rejection),
+            doc_id,
+            url,
+            source,
+            "rejected",
+            rejection=Rejection(reason, reasons, duplicate_of),
             capture=reader.capture("extracted", "documents", part, doc_id),
             contents=reader.contents(part, doc_id),
         )
-        for part, (doc_id, url, source, *rejection) in reader.rows("documents", "rejected/", column, values, columns)
+        for part, (doc_id, url, source, reason, reasons, duplicate_of) in rows
     ]
 
 

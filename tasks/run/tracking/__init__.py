@@ -6,7 +6,10 @@ the outbox for days; they are sent by the next stage that reaches the server, or
 """
 
 import json
+import re
 from dataclasses import asdict, dataclass, field
+
+from tasks.run.place import Place, expand_env
 
 TRAINING_VIEW = "workflowType=machine_learning"
 """URL query of an MLflow page that selects the view for model training."""
@@ -19,7 +22,7 @@ class TrackingContext:
     """MLflow server, experiment and parent run of stage runs.
 
     Args:
-        uri: URI of the server; "" for no tracking.
+        uri: URI of the server, of `server_of`; "" for no tracking.
         experiment: name of the experiment, the recipe's name.
         parent_key: identity of the parent run, "<dag id>/<run id>", or "shell/<version>"; "" for no parent.
         tags: additional tags of the runs (DAG id, run id, try number).
@@ -31,6 +34,38 @@ class TrackingContext:
     parent_key: str = ""
     tags: dict[str, str] = field(default_factory=dict)
     description: str = ""
+
+
+_LOGIN = re.compile(r"(?<=://)[^\s/?#]*@")
+
+_uris_of_clients: dict[str, str] = {}
+
+
+def server_of(place: Place) -> str:
+    """Returns the URI of the MLflow server of a place, without user and password; "" for no tracking.
+
+    The URI is logged, stored in the outbox and part of links. `client_uri` has them again, in this process.
+
+    Raises:
+        RecipeError: an environment variable is missing.
+    """
+    uri = expand_env(place.mlflow)
+    _uris_of_clients[without_login(uri)] = uri
+    return without_login(uri)
+
+
+def client_uri(uri: str) -> str:
+    """Returns the URI with the user and password that `server_of` has left out."""
+    return _uris_of_clients.get(uri, uri)
+
+
+def without_login(text: str) -> str:
+    """Returns a URI, or a text with URIs, without users and passwords in them.
+
+    >>> without_login("no answer from http://me:secret@mlflow:5000/api")
+    'no answer from http://mlflow:5000/api'
+    """
+    return _LOGIN.sub("", text)
 
 
 SHELL = "shell"

@@ -82,7 +82,7 @@ def send_messages(store: Store, *, again: bool = False) -> Delivery:
     refused = store.list(REFUSED) if again else []  # without those of this call
     for path in (*store.list(OUTBOX), *refused):
         if text := _text(store, path):
-            _send(store, path, json.loads(text)["message"] if path in refused else text, delivery)
+            _send(store, path, text, delivery)
     if delivery.sent:
         log.info("sent %d stage runs from the outbox to MLflow", delivery.sent)
     return delivery
@@ -92,6 +92,8 @@ def _send(store: Store, path: str, text: str, delivery: Delivery) -> None:
     """Sends one message and removes it, or sets it aside, or leaves it; writes the outcome to `delivery`."""
     name, server = path.rpartition("/")[2], ""
     try:
+        if path.startswith(f"{REFUSED}/"):
+            text = str(json.loads(text)["message"])
         message = Message.from_json(text.encode())
         server = message.context.uri
         if server in delivery.down:

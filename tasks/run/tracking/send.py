@@ -25,7 +25,7 @@ from tasks.core.ledger import newest
 from tasks.core.stage import Listener
 from tasks.core.store import AlreadyPublished, Store
 from tasks.formats.documents.tombstones import in_force
-from tasks.run.tracking import Message, describe, run_url
+from tasks.run.tracking import Message, client_uri, describe, run_url, without_login
 
 log = logging.getLogger("sluice.tracking")
 
@@ -329,6 +329,7 @@ def _client(uri: str) -> Any:
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     from mlflow import MlflowClient
 
+    uri = client_uri(uri)
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
@@ -495,5 +496,5 @@ def _send_file(client: Any, run_id: str, name: str, data: bytes) -> None:
 
 
 def one_line(error: BaseException) -> str:
-    """Returns the message of an error in at most 200 characters."""
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    """Returns the message of an error in at most 200 characters, without passwords in URIs."""
+    return without_login(" ".join(str(error).split()))[:200] or type(error).__name__

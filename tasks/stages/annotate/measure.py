@@ -100,7 +100,7 @@ def _read_group(work: Pass, other: str, name: str, documents: pa.Table) -> Annot
     store, path = work.extracted.store, f"{work.folders[other]}/{path_of(name)}"
     table = parquet.read(store.local(path)).combine_chunks()
     check_ids_digest(ids_digest(documents.column("id")), table, f"{work.extracted.address} and {path}")
-    return AnnotatorResult(*(table.column(column).combine_chunks() for column in (_ERROR.name, other)))
+    return AnnotatorResult(table.column(_ERROR.name).combine_chunks(), table.column(other).combine_chunks())
 
 
 def _commit(
@@ -162,7 +162,8 @@ def _run_annotator(
     for start, length in ((0, rows // 2), (rows // 2, rows - rows // 2)):
         half = {name: result.slice(start, length) for name, result in read.items()}
         halves.append(_run_annotator(documents.slice(start, length), current, half))
-    return AnnotatorResult(*(pa.concat_arrays(pair) for pair in zip(*halves, strict=True)))
+    errors, columns = [half.errors for half in halves], [half.column for half in halves]
+    return AnnotatorResult(pa.concat_arrays(errors), pa.concat_arrays(columns))
 
 
 def _batch(documents: pa.Table) -> DocumentBatch:

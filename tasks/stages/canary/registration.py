@@ -14,7 +14,7 @@ from tasks.formats.hooks import Hooks
 from tasks.formats.tokens.mixture import Mixture, repetitions
 from tasks.stages.canary import CanaryConfig, arm_of
 from tasks.stages.canary.cost import CycleCost
-from tasks.trainer.evaluation.items import files_of
+from tasks.trainer.evaluation.items import external_of
 
 ARMS = "arms.json"
 RESULT = "result.json"
@@ -44,8 +44,8 @@ def seeds_of(config: CanaryConfig, arm: Arm) -> tuple[int, ...]:
 
 
 def external(config: CanaryConfig) -> dict[str, list[str]]:
-    """Returns the files of the tasks, as local paths, by role `task:<name>`; their bytes are in the fingerprint."""
-    return {f"task:{task.name}": [file.local() for file in files_of(task)] for task in config.scored or ()}
+    """Returns the files of the tasks; their bytes are in the fingerprint."""
+    return external_of(config.scored or ())
 
 
 HOOKS = Hooks(external=external)

@@ -130,17 +130,11 @@ class AlignedParts:
             return pa.chunked_array([pa.repeat(False, len(ids))])
         return pc.is_in(ids, value_set=self.extracted.table(path, columns=["id"]).column("id").combine_chunks())
 
-    def taken_down(self, name: str, rows: int) -> NDArray[np.bool_]:
-        """Returns which of the `rows` documents of one part are taken down, shape (rows,)."""
-        if not (stones := Tombstones.read(self.takedowns)):
-            return np.zeros(rows, np.bool_)
-        return stones.mask(self.extracted.table(f"documents/{name}.parquet", columns=["id", "url"]))
-
     def earlier(self, name: str) -> pa.Table:
         """Returns the documents of one part of the dedup index that have a copy or a newer capture in this version."""
         return self.duplicates.table(f"earlier/{name}.parquet")
 
-    def takedown_mask(self, documents: pa.Table) -> NDArray[np.bool_]:
+    def taken_down(self, documents: pa.Table) -> NDArray[np.bool_]:
         """Returns which of some documents (id, url) are taken down, shape (rows,)."""
         return Tombstones.read(self.takedowns).mask(documents)
 

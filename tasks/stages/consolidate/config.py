@@ -141,6 +141,8 @@ class ConsolidateConfig(Config):
     def limits_of(self, source: str, paged: bool = False) -> dict[str, dict[str, Any]]:
         """Returns the complete limits of each filter for the documents of a source.
 
+        These are the general ones, overridden by those of the source's kind and its own.
+
         Args:
             source: name of the source.
             paged: return those of its PDF files, which have the limits of kind "pdf" in any source.
@@ -196,7 +198,7 @@ class ConsolidateConfig(Config):
             if scope not in names:
                 remedy = nearest(scope, {*names, *filter_names()})
                 yield f'{_KEY}: no filter, source or kind of source "{scope}": {remedy}'
-            elif scope in self.kinds and scope not in {*judged, *known}:
+            elif scope not in {*judged, *known}:
                 where = f'{_KEY}.{scope}: "{scope}"'
                 yield f"{where} is not filtered: add it to consolidate.sources, or take its limits out"
 

@@ -4,44 +4,26 @@ Reads `extracted` and the measured columns; writes nothing.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tasks.filters.base import Threshold
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs
 from tasks.stages.consolidate.config import ConsolidateConfig
-from tasks.stages.consolidate.rules import LimitValues, gold_values, limit_values
+from tasks.stages.consolidate.rules import RowThreshold, gold_values, limit_values
 
 
-@dataclass(frozen=True)
-class LimitSummary:
-    """A numeric limit, and the values of the documents to which it applies.
+class LimitSummary(NamedTuple):
+    """A numeric limit with the values of the documents to which it applies.
 
     Attributes:
-        path: dotted path of the limit below the section.
-        reason: the reason to drop a document beyond it; "silver" for a minimum of the tier gold.
-        side: "least", "most" or "below": what the limit is.
-        bound: the limit; None for no limit.
-        values: the values, shape (n,).
+        limit: the limit; its path is below the section, its reason "silver" for a minimum of the tier gold.
         beyond: number of documents beyond it.
         alone: number of those that are beyond no other numeric limit; for gold, no other minimum.
     """
 
-    path: str
-    reason: str
-    side: str
-    bound: float | None
-    values: NDArray[np.float64]
-    beyond: int
-    alone: int
-
-
-class _OfPart(NamedTuple):
-    """A limit with the values of one part."""
-
-    limit: LimitValues
+    limit: Threshold
     beyond: int
     alone: int
 
@@ -57,11 +39,11 @@ def summaries(
         parts: names of the parts to read; None for all. Takes 8 bytes per document of these and limit.
         most: number of documents to read of each part, as in `what_if`; None for all.
     """
-    found: dict[tuple[str, str], list[_OfPart]] = {}
+    found: dict[tuple[str, str], list[LimitSummary]] = {}
     for name in inputs.names() if parts is None else parts:
-        documents, judged, _ = inputs.parts.part(name, ["id", "source"], config.reads(), ["id"])
-        taken_down = inputs.parts.taken_down(name, documents.num_rows)[:most]
+        documents, judged, _ = inputs.parts.part(name, ["id", "url", "source"], config.reads(), ["id"])
         documents, judged = documents.slice(0, most), judged.slice(0, most)
+        taken_down = inputs.parts.taken_down(documents)
         for values in (limit_values, gold_values):
             limits = list(values(config, documents.column("source"), judged, taken_down))
             for of_part in _counted(limits, documents.num_rows):
@@ -69,18 +51,17 @@ def summaries(
     return [_sum(limits) for limits in found.values()]
 
 
-def _counted(limits: Sequence[LimitValues], rows: int) -> Iterator[_OfPart]:
+def _counted(limits: Sequence[RowThreshold], rows: int) -> Iterator[LimitSummary]:
     """Yields the limits of one part with the numbers of documents beyond each, and beyond no other one."""
-    masks = [limit.beyond() for limit in limits]
+    beyond = [rows_of_limit[limit.beyond()] for rows_of_limit, limit in limits]
     reasons = np.zeros(rows, np.int64)
-    for limit, mask in zip(limits, masks, strict=True):
-        reasons[limit.rows[mask]] += 1
-    for limit, mask in zip(limits, masks, strict=True):
-        yield _OfPart(limit, int(mask.sum()), int((reasons[limit.rows[mask]] == 1).sum()))
+    for rows_beyond in beyond:
+        reasons[rows_beyond] += 1
+    for (_, limit), rows_beyond in zip(limits, beyond, strict=True):
+        yield LimitSummary(limit, len(rows_beyond), int((reasons[rows_beyond] == 1).sum()))
 
 
-def _sum(parts: Sequence[_OfPart]) -> LimitSummary:
-    first = parts[0].limit
+def _sum(parts: Sequence[LimitSummary]) -> LimitSummary:
     values = np.concatenate([part.limit.values for part in parts]).astype(np.float64)
     beyond, alone = sum(part.beyond for part in parts), sum(part.alone for part in parts)
-    return LimitSummary(first.path, first.reason, first.side, first.bound, values, beyond, alone)
+    return LimitSummary(parts[0].limit._replace(values=values), beyond, alone)

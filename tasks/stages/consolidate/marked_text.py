@@ -27,7 +27,7 @@ class TextPiece(NamedTuple):
 
 
 class LimitValue(NamedTuple):
-    """The value of a document beside a limit; `side` as in `LimitValues`, `bound` None for no limit."""
+    """The value of a document beside a limit; `side` as in `Threshold`, `bound` None for no limit."""
 
     path: str
     reason: str
@@ -79,7 +79,7 @@ def read_documents(
     documents, judged, _ = aligned.part(part, ["id", "url", "source", "title", "text"], annotators, ["id"])
     chosen = pc.is_in(documents.column("id"), value_set=pa.array(list(ids), pa.string()))
     documents, judged = documents.filter(chosen), judged.filter(chosen)
-    hidden = aligned.takedown_mask(documents).tolist()
+    hidden = aligned.taken_down(documents).tolist()
     values = _values_by_row(config, documents.column("source"), judged)
     rows = judged.to_pylist()
     return {
@@ -99,9 +99,8 @@ def _values_by_row(
     config: ConsolidateConfig, sources: pa.ChunkedArray, judged: pa.Table
 ) -> Mapping[int, list[LimitValue]]:
     found: dict[int, list[LimitValue]] = {}
-    for limit in limit_values(config, sources, judged, np.zeros(len(sources), np.bool_)):
-        rows = zip(limit.rows.tolist(), limit.values.tolist(), limit.beyond().tolist(), strict=True)
-        for row, value, is_beyond in rows:
+    for rows, limit in limit_values(config, sources, judged, np.zeros(len(sources), np.bool_)):
+        for row, value, is_beyond in zip(rows.tolist(), limit.values.tolist(), limit.beyond().tolist(), strict=True):
             entry = LimitValue(limit.path, limit.reason, limit.side, limit.bound, float(value), is_beyond)
             found.setdefault(row, []).append(entry)
     return found

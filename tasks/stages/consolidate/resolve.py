@@ -288,12 +288,12 @@ def _passing(
     """Returns the rows of the documents that pass and have a value in `column`, and dedup's verdicts on them."""
     if part.earlier:
         indexed = aligned.earlier(part.name)
-        is_passing = indexed.column(column).is_valid().to_numpy() & ~aligned.takedown_mask(indexed)
+        is_passing = indexed.column(column).is_valid().to_numpy() & ~aligned.taken_down(indexed)
         verdicts = indexed.filter(pa.array(is_passing))
         return verdicts.column("row").to_numpy().astype(np.int64), verdicts
-    documents, judged, copies = aligned.part(part.name, ["id", "source", "fetched_at"], config.filters, _COPY)
+    documents, judged, copies = aligned.part(part.name, ["id", "url", "source", "fetched_at"], config.filters, _COPY)
     has_value = copies.column(column).is_valid()
-    taken_down = aligned.taken_down(part.name, documents.num_rows)[has_value.to_numpy()]
+    taken_down = aligned.taken_down(documents)[has_value.to_numpy()]
     reasons_by_row = reasons(config, documents.column("source").filter(has_value), judged.filter(has_value), taken_down)
     passes = pa.array([not row for row in reasons_by_row], pa.bool_())
     rows = np.flatnonzero(has_value.to_numpy())[passes.to_numpy(zero_copy_only=False)]

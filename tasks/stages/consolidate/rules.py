@@ -4,7 +4,7 @@ Pure functions over co-partitioned columns. Reasons are ordered by filter, then 
 duplication.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tasks.core.errors import InputError
 from tasks.core.part import POISON
-from tasks.filters.base import fields
+from tasks.filters.base import Threshold, fields
 from tasks.filters.catalogue import filter_of
 from tasks.formats.documents.document import CONTAMINATED, REPEATED
 from tasks.formats.documents.tombstones import TAKEDOWN
@@ -53,34 +53,11 @@ class Verdicts(NamedTuple):
         return pa.array([not row for row in self.reasons], pa.bool_())
 
 
-class LimitValues(NamedTuple):
-    """A limit that is a number, and the values that it is compared with.
+RowThreshold = tuple[NDArray[np.int64], Threshold]
+"""The documents to which a limit applies, shape (n,), and the limit with their values, shape (n,).
 
-    Attributes:
-        path: dotted path of the limit below the section.
-        reason: the reason to drop a document beyond it; "silver" for a minimum of the tier gold, which drops none.
-        side: "least" or "most" for what the limit is; a value equal to it is kept. "below" if an equal value is not.
-        bound: the limit; None for no limit.
-        rows: the documents to which it applies, shape (n,).
-        values: their values, shape (n,).
-    """
-
-    path: str
-    reason: str
-    side: str
-    bound: float | None
-    rows: NDArray[np.int64]
-    values: NDArray[Any]
-
-    def beyond(self) -> NDArray[np.bool_]:
-        """Returns which of the values are beyond the limit, shape (n,)."""
-        if self.bound is None:
-            return np.zeros(len(self.rows), np.bool_)
-        mask: NDArray[np.bool_] = _BEYOND[self.side](self.values, self.bound)
-        return mask
-
-
-_BEYOND: Mapping[str, Callable[[Any, Any], Any]] = {"least": np.less, "most": np.greater, "below": np.greater_equal}
+The path of the limit is below the section. Beyond a minimum of the tier gold (reason "silver") no document is dropped.
+"""
 
 
 def verdicts(
@@ -198,7 +175,7 @@ def reasons(
 
 def limit_values(
     config: ConsolidateConfig, sources: pa.ChunkedArray, attributes: pa.Table, taken_down: NDArray[np.bool_]
-) -> Iterator[LimitValues]:
+) -> Iterator[RowThreshold]:
     """Yields the numeric limits with the values of the documents to which they apply, in order of precedence.
 
     The limits of contamination and of repeated paragraphs have the documents that contain an item, or such paragraphs.
@@ -216,20 +193,14 @@ def limit_values(
             measured = fields(attributes.column(name).take(pa.array(rows)).combine_chunks())
             for threshold in filter_of(name, limits[name]).thresholds(measured):
                 of_these = slice(None) if threshold.applies is None else threshold.applies
-                yield LimitValues(
-                    config.limit_path(scopes, name, threshold.limit),
-                    threshold.reason,
-                    threshold.side,
-                    threshold.bound,
-                    rows[of_these],
-                    threshold.values[of_these],
-                )
+                path = config.limit_path(scopes, name, threshold.path)
+                yield rows[of_these], threshold._replace(path=path, values=threshold.values[of_these], applies=None)
     if CONTAMINATED in attributes.column_names and config.contaminated == "drop":
-        shares = _shares(attributes.column(CONTAMINATED), readable)
-        yield LimitValues("contaminated_share", CONTAMINATED, "below", config.contaminated_share, *shares)
+        rows, shares = _shares(attributes.column(CONTAMINATED), readable)
+        yield rows, Threshold("contaminated_share", CONTAMINATED, "below", config.contaminated_share, shares)
     if REPEATED in attributes.column_names:
-        shares = _shares(attributes.column(REPEATED), readable & in_scope(config, sources))
-        yield LimitValues("repeated_share", REPEATED, "most", config.repeated_share, *shares)
+        rows, shares = _shares(attributes.column(REPEATED), readable & in_scope(config, sources))
+        yield rows, Threshold("repeated_share", REPEATED, "most", config.repeated_share, shares)
 
 
 def _shares(column: pa.ChunkedArray, mask: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
@@ -241,7 +212,7 @@ def _shares(column: pa.ChunkedArray, mask: NDArray[np.bool_]) -> tuple[NDArray[n
 
 def gold_values(
     config: ConsolidateConfig, sources: pa.ChunkedArray, attributes: pa.Table, taken_down: NDArray[np.bool_]
-) -> Iterator[LimitValues]:
+) -> Iterator[RowThreshold]:
     """Yields the minimums of the tier gold with the values of the documents of sources that are not trusted.
 
     Args:
@@ -254,7 +225,7 @@ def gold_values(
     rows = np.flatnonzero(readable & ~_is_one_of(sources, config.trusted))
     for annotator, field, least in config.marks():
         values = fields(attributes.column(annotator).take(pa.array(rows)).combine_chunks())[field]
-        yield LimitValues(f"{GOLD}.{annotator}.{field}", SILVER, "least", least, rows, values)
+        yield rows, Threshold(f"{GOLD}.{annotator}.{field}", SILVER, "least", least, values)
 
 
 def _by_limits(

@@ -149,7 +149,7 @@ def consolidate_part(
     annotators = [annotator for annotator in aligned.groups if annotator in (*config.reads(), *_SHOWN)]
     documents, judged, duplicates = aligned.part(name, None, annotators, COLUMNS)
     part.count_in(documents.num_rows)
-    taken_down = aligned.taken_down(name, documents.num_rows)
+    taken_down = aligned.taken_down(documents)
     resolved = copies_in_part(aligned, copies, number)
     results = verdicts(config, documents.column("source"), judged, resolved, duplicates, taken_down)
     is_kept = results.is_kept

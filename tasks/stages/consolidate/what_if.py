@@ -195,9 +195,9 @@ def _verdicts(
         most: number of documents to read; None for all.
     """
     read = dict.fromkeys(name for config in configs for name in (*config.filters, *read_by_tiers(config)))
-    documents, judged, duplicates = aligned.part(name, ["id", "source"], list(read), COLUMNS)
-    taken_down = aligned.taken_down(name, documents.num_rows)[:most]
+    documents, judged, duplicates = aligned.part(name, ["id", "url", "source"], list(read), COLUMNS)
     documents, judged, duplicates = (table.slice(0, most) for table in (documents, judged, duplicates))
+    taken_down = aligned.taken_down(documents)
     sources = documents.column("source")
     found = []
     for config, copies in zip(configs, resolved, strict=True):
@@ -231,8 +231,8 @@ def _values(config: ConsolidateConfig, sources: pa.ChunkedArray, judged: pa.Tabl
     of_limits = limit_values(config, sources, judged, np.zeros(len(sources), np.bool_))
     return {
         (row, limit.reason): float(value)
-        for limit in of_limits
-        for row, value in zip(limit.rows.tolist(), limit.values.tolist(), strict=True)
+        for rows, limit in of_limits
+        for row, value in zip(rows.tolist(), limit.values.tolist(), strict=True)
     }
 
 

@@ -10,7 +10,7 @@ Reads one part of `extracted` (id, url, warc_file, fetched_at, text) and of the 
 That is 72 bytes per document and 24 per band. The runs of a part depend on its documents and its number.
 
 Shingles are 64-bit hashes of the word n-grams of a text. Words are those of `tasks.formats.documents.text.normalise`.
-The hash values differ from those of `shingles` in that module, but two n-grams are equal here exactly if they are equal
+The hash values differ from those of `ngrams` in that module, but two n-grams are equal here exactly if they are equal
 there: words are hashed by a polynomial over their bytes, computed for a batch of texts from one cumulative sum, without
 a Python object per word. One core processes 120 to 170 MB of text per second, against 10 to 20 MB with lists of words.
 

@@ -128,8 +128,8 @@ def fates(indexed: NDArray[np.void], seen: NDArray[np.void], leaving: NDArray[np
         _fate(seen, (seen["role"] == KEEPER_OF_COPY) & ~exists[of_seen], KEEPER_LOST),
     ]
     # The dtype is explicit, because NumPy would otherwise use the byte order of the machine for ids.
-    concatenated = (np.concatenate(records, dtype=FATE) for records in (of_version, of_index))
-    return Fates(*map(sorted_runs.by_key, concatenated))
+    of_version_sorted = sorted_runs.by_key(np.concatenate(of_version, dtype=FATE))
+    return Fates(of_version_sorted, sorted_runs.by_key(np.concatenate(of_index, dtype=FATE)))
 
 
 def _number_ids(

@@ -49,7 +49,7 @@ from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.data.heldout import HeldoutDocument, heldout_by_source
 from tasks.trainer.evaluation.bpb import document_bits, use_threads
 from tasks.trainer.evaluation.config import EvaluateConfig
-from tasks.trainer.evaluation.items import files_of, matching_tokenizer
+from tasks.trainer.evaluation.items import external_of, matching_tokenizer
 from tasks.trainer.evaluation.scoring import decisive, score_tasks
 from tasks.trainer.inference import Sampling, Scorer, continuation
 from tasks.trainer.model import model_file
@@ -61,8 +61,8 @@ PROMPT_TOKENS, SAMPLE_TOKENS = 24, 48
 
 
 def external(config: EvaluateConfig) -> dict[str, list[str]]:
-    """Returns the files of the tasks, as local paths, by role `task:<name>`; their bytes are in the fingerprint."""
-    return {f"task:{task.name}": [file.local() for file in files_of(task)] for task in config.tasks}
+    """Returns the files of the tasks; their bytes are in the fingerprint."""
+    return external_of(config.tasks)
 
 
 HOOKS = Hooks(external=external)

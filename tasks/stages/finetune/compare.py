@@ -30,7 +30,7 @@ from tasks.trainer.evaluation.comparison import (
     row_metrics,
     unlearned_texts,
 )
-from tasks.trainer.evaluation.items import files_of
+from tasks.trainer.evaluation.items import external_of
 
 VERSION = 2
 BASE, TUNED = "base", "tuned"
@@ -38,9 +38,8 @@ TABLE = "comparison.md"
 
 
 def external(config: TunedConfig) -> dict[str, list[str]]:
-    """Returns the files of the tasks, as local paths, by role `task:<name>`; their bytes are in the fingerprint."""
-    tasks = config.evaluate.tasks if config.evaluate else ()
-    return {f"task:{task.name}": [file.local() for file in files_of(task)] for task in tasks}
+    """Returns the files of the tasks; their bytes are in the fingerprint."""
+    return external_of(config.evaluate.tasks if config.evaluate else ())
 
 
 HOOKS = Hooks(external=external)

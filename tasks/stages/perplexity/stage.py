@@ -197,7 +197,10 @@ def card(
     entries = [len(level.prob) for level in estimate.ngrams.levels]
     orders = [
         [
-            *(str(n), f"{estimate.distinct[n - 1]:,}", f"{entries[n - 1]:,}", str(config.thresholds[n - 1])),
+            str(n),
+            f"{estimate.distinct[n - 1]:,}",
+            f"{entries[n - 1]:,}",
+            str(config.thresholds[n - 1]),
             ", ".join(f"{value:.3f}" for value in estimate.discounts[n - 1])
             + (" (assumed: too little text)" if estimate.fallback[n - 1] else ""),
         ]

@@ -35,7 +35,7 @@ from tasks.trainer.evaluation.comparison import (
     row_metrics,
     texts_of,
 )
-from tasks.trainer.evaluation.items import TOKENIZER, files_of
+from tasks.trainer.evaluation.items import TOKENIZER, external_of
 
 VERSION = 2
 MERGED = "merged"
@@ -45,9 +45,8 @@ _HEAD = ("", "metric", "items", "champion", "challenger", "better by", "read in 
 
 
 def external(config: PromoteConfig) -> dict[str, list[str]]:
-    """Returns the local paths of the tasks' files by role `task:<name>`; their bytes are in the fingerprint."""
-    tasks = config.evaluate.tasks if config.evaluate else ()
-    return {f"task:{task.name}": [file.local() for file in files_of(task)] for task in tasks}
+    """Returns the files of the tasks; their bytes are in the fingerprint."""
+    return external_of(config.evaluate.tasks if config.evaluate else ())
 
 
 HOOKS = Hooks(external=external)

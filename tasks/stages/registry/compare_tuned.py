@@ -9,7 +9,7 @@ also states the verdict.
 
 from functools import partial
 
-from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
@@ -65,7 +65,7 @@ def _scored(
 
 def _learned_by(model: Artifact) -> set[str]:
     """Returns the ids of the documents that a registered model has learned as chunks; none if its examples are gone."""
-    for ref in model.record.inputs:
-        if ref.role == "examples" and (examples := Artifact.find(model.store, ArtifactId.parse(ref.address))):
+    for address in model.ids_of("examples"):
+        if examples := Artifact.find(model.store, address):
             return learned_documents(examples)
     return set()

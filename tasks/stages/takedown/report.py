@@ -15,7 +15,7 @@ from typing import Any, NotRequired, TypedDict
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.core.artifact import RECORD, Artifact, ArtifactId
+from tasks.core.artifact import RECORD, Artifact
 from tasks.core.errors import InputError
 from tasks.core.ledger import Ledger
 from tasks.core.pages import template
@@ -182,8 +182,7 @@ def _add(by_id: dict[str, Row], rows: Iterable[Row]) -> None:
 
 def _tuned_with(model: Artifact, recipe: str) -> bool:
     """Returns whether a model was fine-tuned on chunks of a recipe; False if its examples are gone."""
-    refs = (ref for ref in model.record.inputs if ref.role == EXAMPLES)
-    examples = (Artifact.find(model.store, ArtifactId.parse(ref.address)) for ref in refs)
+    examples = (Artifact.find(model.store, address) for address in model.ids_of(EXAMPLES))
     return any(_reads(artifact, recipe, CHUNKS) for artifact in examples if artifact)
 
 

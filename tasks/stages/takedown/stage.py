@@ -29,6 +29,7 @@ from tasks.formats.documents.tombstones import (
     DOCUMENT,
     DOMAIN,
     FILE,
+    LIFTED,
     LIFTED_FILE,
     PREVIOUS,
     TAKEDOWN,
@@ -41,7 +42,6 @@ from tasks.formats.documents.tombstones import (
     read_all,
     read_lifted,
     write,
-    write_lifted,
 )
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import is_public_suffix
@@ -95,7 +95,7 @@ def run(config: TakedownConfig, inputs: Inputs, output: Output, engine: Engine) 
                 write(file, stones)
             if all_lifted := sorted([*read_lifted(earlier), *lifted]):
                 with part.file(LIFTED_FILE) as file:
-                    write_lifted(file, all_lifted)
+                    write(file, all_lifted, LIFTED)
     recipe = output.address.name.partition("/")[0]
     if "report" not in output.committed:
         covered = Tombstones.of(new)

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from tasks.core.artifact import Artifact, ArtifactFolder, ArtifactId
+from tasks.core.artifact import Artifact, ArtifactFolder
 from tasks.core.digest import sha256_of
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
@@ -110,8 +110,7 @@ def run(config: TokenizerConfig, inputs: Inputs, output: Output, engine: Engine)
 
 def _of_earlier(shards: Artifact) -> tuple[str, str, dict[str, Any]]:
     """Returns tokenizer, chat template ("" for none) and settings of the shards of an earlier version."""
-    address = next(ref.address for ref in shards.record.inputs if ref.role == "tokenizer")
-    tokenizer = Artifact.open_at(shards.store, ArtifactId.parse(address))
+    tokenizer = shards.open_input("tokenizer")
     chat_template = tokenizer.read(CHAT_TEMPLATE).decode() if tokenizer.files(CHAT_TEMPLATE) else ""
     return tokenizer.read(TOKENIZER).decode(), chat_template, json.loads(tokenizer.read(TOKENIZER_CONFIG))
 

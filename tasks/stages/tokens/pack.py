@@ -61,6 +61,10 @@ class Documents(NamedTuple):
     offset: NDArray[np.int64]
     length: NDArray[np.int64]
 
+    def where(self, mask: NDArray[np.bool_]) -> "Documents":
+        """Returns the documents of a mask of shape (documents,)."""
+        return Documents(self.shard[mask], self.row[mask], self.offset[mask], self.length[mask])
+
 
 class PackedSequences(NamedTuple):
     """The sequences of one part."""
@@ -225,7 +229,7 @@ def _pack(
     part.count_in(len(documents.row))
     for reason, rows in left_out.items():
         is_kept = _is_in_none(shards, documents, rows)
-        documents = Documents(*(column[is_kept] for column in documents))
+        documents = documents.where(is_kept)
         if count := int(np.count_nonzero(~is_kept)):
             part.reject(reason, count)
     if repeats:
@@ -264,9 +268,9 @@ def _without_repeats(shards: ShardSet, repeats: ArtifactFolder, documents: Docum
     Raises:
         InputError: the repeats are from other shards.
     """
-    numbers, pieces = _numbers(shards), [Documents(*(column[:0] for column in documents))]
+    numbers, pieces = _numbers(shards), [documents.where(np.zeros(len(documents.row), np.bool_))]
     for name in job.shards:
-        in_shard = Documents(*(column[documents.shard == numbers[name]] for column in documents))
+        in_shard = documents.where(documents.shard == numbers[name])
         repeated_runs = read_repeated_runs(repeats, name, shards.shard(name).rows)
         number, begin, end = remaining_runs(in_shard.row, in_shard.length, repeated_runs).T
         pieces.append(

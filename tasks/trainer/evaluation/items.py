@@ -7,7 +7,7 @@ itself (`tasks.json`: {task: [[[[[prompt, answer], bytes], ..], gold], ..]}, wit
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -80,8 +80,15 @@ class EncodedItem:
     gold: int
 
 
-def files_of(task: TaskConfig) -> list[SourceFile]:
-    """Returns the files that a task reads, those of its examples last; raises like `external_files.find`."""
+def external_of(tasks: Iterable[TaskConfig]) -> dict[str, list[str]]:
+    """Returns the files of tasks as inputs from outside the store: their local paths by role `task:<name>`.
+
+    The files of a task's examples are last. Raises like `external_files.find`.
+    """
+    return {f"task:{task.name}": [file.local() for file in _files_of(task)] for task in tasks}
+
+
+def _files_of(task: TaskConfig) -> list[SourceFile]:
     owner = f'the task "{task.name}"'
     return [*find(task.path, owner), *(find(task.shots_path, owner) if task.shots_path else [])]
 

@@ -45,9 +45,13 @@ class Ranks:
     @classmethod
     def from_environment(cls, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> "Ranks":
         """Reads the variables of torchrun (RANK, WORLD_SIZE, ..); without them, this process is the only rank."""
-        names = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-        rank, world, local, local_world = (int(os.environ.get(name, default)) for name, default in names.items())
-        return cls(rank, world, local, local_world, timeouts)
+        return cls(
+            rank=int(os.environ.get("RANK", "0")),
+            world=int(os.environ.get("WORLD_SIZE", "1")),
+            local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+            local_world=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+            timeouts=timeouts,
+        )
 
     @property
     def nodes(self) -> int:

@@ -4,11 +4,13 @@ import re
 import subprocess
 import sys
 import unicodedata
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from tasks.formats.documents import text
 
@@ -132,28 +134,33 @@ def test_hashes_match_published_values() -> None:
 def test_hashes_do_not_depend_on_the_process() -> None:
     code = (
         "from tasks.formats.documents import text;"
-        "print(text.shingles(text.words('one two three four five six')).tolist())"
+        "hashes = text.hash_words('one two three four five six'.split());"
+        "print([runs.tolist() for _, runs in text.ngrams(hashes, [2, 5])])"
     )
     given = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    assert given.strip() == str(text.shingles(text.words("one two three four five six")).tolist())
+    here = text.ngrams(text.hash_words(["one", "two", "three", "four", "five", "six"]), [2, 5])
+    assert given.strip() == str([runs.tolist() for _, runs in here])
 
 
-def test_shingles_have_the_documented_shape_and_depend_on_order() -> None:
-    assert text.shingles([]).shape == (0,)
-    assert text.shingles(["a", "b"], 5).shape == (1,)
-    assert text.shingles(list("abcdefg"), 5).shape == (3,)
-    assert text.shingles(["a", "b"], 5).dtype == np.uint64
-    assert text.shingles(["a", "b"])[0] != text.shingles(["b", "a"])[0]
-    assert text.shingles(["a"], 5)[0] != text.shingles(["a"] * 2, 5)[0]
+def ngrams(words: Sequence[str], width: int = 5) -> NDArray[np.uint64]:
+    [(_, runs)] = text.ngrams(text.hash_words(words), [width])
+    return runs
 
 
-def test_equal_runs_of_words_share_shingles_at_any_position() -> None:
-    left, right = text.shingles(list("xxabcdeyy")), text.shingles(list("abcdez"))
-    assert len(np.intersect1d(left, right)) == 1
+def test_ngrams_have_the_documented_shape_and_depend_on_order() -> None:
+    assert ngrams([]).shape == ngrams(["a", "b"]).shape == (0,)
+    assert ngrams(list("abcdefg")).shape == (3,)
+    assert ngrams(list("abcdefg")).dtype == np.uint64
+    assert ngrams(["a", "b"], 2)[0] != ngrams(["b", "a"], 2)[0]
+    assert ngrams(["a"], 1)[0] != ngrams(["a"] * 2, 2)[0]
 
 
-def test_shingle_hashes_fill_all_64_bits_evenly() -> None:
-    given = text.shingles([f"w{i}" for i in range(4004)])
+def test_equal_runs_of_words_share_hashes_at_any_position() -> None:
+    assert len(np.intersect1d(ngrams(list("xxabcdeyy")), ngrams(list("abcdez")))) == 1
+
+
+def test_hashes_of_ngrams_fill_all_64_bits_evenly() -> None:
+    given = ngrams([f"w{i}" for i in range(4004)])
     share = [(given >> np.uint64(bit) & np.uint64(1)).mean() for bit in range(64)]
     assert min(share) > 0.45
     assert max(share) < 0.55

@@ -156,6 +156,24 @@ def test_a_message_that_cannot_be_read_is_set_aside(server: str, artifact: Artif
     assert [str(one).partition(":")[0] for one in delivery.refused] == ["a message that cannot be read"] * 2
 
 
+@pytest.mark.parametrize("content", [b"{", b"{}", b"[]", b'{"message": 1}', b'{"message": "{}"}'])
+def test_a_file_that_was_set_aside_and_is_broken_does_not_stop_the_others(
+    server: str, artifact: Artifact, content: bytes
+) -> None:
+    store = artifact.store
+    (message,) = keep(artifact, server, "broken", "behind")
+    with store.write(f"{REFUSED}/0.json") as file:
+        file.write(content)
+    with store.write(f"{REFUSED}/1.json") as file:
+        file.write(json.dumps({"reason": "", "message": message.to_json().decode()}).encode())
+    for path in store.list(".outbox"):
+        store.remove(path)
+    delivery = send_messages(store, again=True)
+    assert (delivery.sent, len(delivery.refused), store.list(REFUSED)) == (1, 1, [f"{REFUSED}/0.json"])
+    again = send_messages(store, again=True)
+    assert (again.sent, [one.stage for one in again.refused]) == (0, [""])
+
+
 def test_sync_names_what_is_refused_and_forgets_it_only_when_it_is_told(
     server: str, artifact: Artifact, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
