@@ -1,9 +1,12 @@
 """Choices of the fit: rank before error, and the newest cycles before older ones."""
 
 import numpy as np
+import pytest
 
+from benchmarks.canaries import World, cycle_in
 from tasks.stages.canary import evidence
 from tasks.stages.canary.response import TIE, fit
+from tests.tasks.stages.canary.test_evidence import CONFIG
 from tests.tasks.stages.canary.test_response import GOAL, noisy, power_law
 
 
@@ -24,3 +27,13 @@ def test_the_eight_newest_cycles_are_evidence_the_oldest_first() -> None:
     found = evidence.entering([*cycles, {**cycles[0], "artifact": ""}], "r/mixture@9", "source", 1.0)["cycles"]
     assert [one["artifact"] for one in found] == [f"r/mixture@{number}" for number in range(2, 10)]
     assert [one["age"] for one in found] == [8, 7, 6, 5, 4, 3, 2, 1]
+
+
+@pytest.mark.parametrize(("sampled", "tested"), [(0, False), (1, True)], ids=["two arms", "three"])
+def test_a_backtest_needs_three_arms(sampled: int, tested: bool) -> None:
+    world = World.planted(3, 1)
+    before = cycle_in(world, CONFIG, earlier=[])
+    after = cycle_in(world, CONFIG.model_copy(update={"arms": sampled}), before, before["evidence"])
+    backtest = after["earlier"]["backtest"]
+    assert (backtest is not None) == tested
+    assert backtest is None or backtest["arms"] == 3
