@@ -175,21 +175,14 @@ class ConsolidateConfig(Config):
         return tuple(name for name in judged if name not in self.trusted)
 
     def misplaced_limits(self, kinds: Collection[str]) -> Iterator[str]:
-        """Yields an error, "where: defect: remedy", for every table of limits that applies to no document.
+        """Yields an error for every table of limits that applies to no document; see `misplaced_limits`.
 
         Args:
             kinds: kinds that sources can have, in addition to those of this recipe.
         """
-        known = {*kinds, *self.kinds.values()}
-        judged = set(self.kinds if self.sources is None else self.sources) - set(self.trusted)
-        for scope in limit_scopes(self.filters, self.limits):
-            names = {*self.kinds, *known}
-            if scope not in names:
-                remedy = nearest(scope, {*names, *filter_names()})
-                yield f'{_KEY}: no filter, source or kind of source "{scope}": {remedy}'
-            elif scope not in known | judged:
-                remedy = "add it to consolidate.sources, or take its limits out"
-                yield f'{_KEY}.{scope}: "{scope}" is not filtered: {remedy}'
+        sources = tuple(self.kinds) if self.sources is None else self.sources
+        judged = set(sources) - set(self.trusted)
+        return misplaced_limits(self.filters, self.limits, self.kinds, {*kinds, *self.kinds.values()}, judged)
 
     def marks(self) -> Iterator[tuple[str, str, float]]:
         """Yields annotator, field and minimum of every criterion of `gold`."""
@@ -328,3 +321,27 @@ def limits_of(filters: tuple[str, ...], limits: Limits, source: str, kind: str) 
     """Returns the complete limits of each filter for a source: general ones, overridden by its kind's and its own."""
     layers = [limits, *(limits[scope] for scope in scopes_of(filters, limits, source, kind))]
     return {name: {key: value for layer in layers for key, value in layer.get(name, {}).items()} for name in filters}
+
+
+def misplaced_limits(
+    filters: tuple[str, ...],
+    limits: Limits,
+    kinds: Mapping[str, str],
+    known_kinds: Collection[str],
+    judged: Collection[str],
+) -> Iterator[str]:
+    """Yields an error, "where: defect: remedy", for every table of limits that applies to no document.
+
+    Args:
+        filters: the filters in use.
+        limits: the limits of a recipe.
+        kinds: kind of each source of the recipe.
+        known_kinds: kinds that sources can have.
+        judged: the filtered sources.
+    """
+    for scope in limit_scopes(filters, limits):
+        names = {*kinds, *known_kinds}
+        if scope not in names:
+            yield f'{_KEY}: no filter, source or kind of source "{scope}": {nearest(scope, {*names, *filter_names()})}'
+        elif scope in kinds and scope not in {*judged, *known_kinds}:
+            yield (f'{_KEY}.{scope}: "{scope}" is not filtered: add it to consolidate.sources, or take its limits out')

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 
 from tasks.core.artifact import Artifact
-from tasks.core.errors import InputError
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.resolve import CAPTURE, older_captures, resolve
@@ -67,15 +66,6 @@ def test_a_stage_resumes_at_the_bucket_where_it_stopped(tmp_path: Path, monkeypa
     monkeypatch.setattr("tasks.stages.consolidate.resolve.resolve_clusters", None)
     resumed = run_stage_in(tmp_path / "stopped", CONSOLIDATE, CONFIG, inputs)
     assert resumed.record.content == whole.record.content
-
-
-def test_duplicates_of_an_earlier_format_are_refused(tmp_path: Path) -> None:
-    inputs = prepared(tmp_path)
-    duplicates = inputs["duplicates"]
-    metrics = {name: value for name, value in duplicates.record.metrics.items() if name != "recaptured"}
-    old = Artifact(duplicates.store, duplicates.address, duplicates.record.model_copy(update={"metrics": metrics}))
-    with pytest.raises(InputError, match="has no captures of pages, because an earlier version of Sluice wrote it"):
-        run_stage_in(tmp_path, CONSOLIDATE, CONFIG, {**inputs, "duplicates": old})
 
 
 Captured = tuple[int, int, int, int, bool]
