@@ -193,9 +193,8 @@ def host_and_path(url: str) -> tuple[str, str] | None:
 
 
 def _file(category: str, path: str) -> BlocklistFile:
-    folder, _, name = path.rpartition("/")
-    source = BlocklistFile(_slug(category), folder or ("/" if path.startswith("/") else "."), name)
-    if not name or not Store(source.folder).exists(name):
+    source = BlocklistFile(_slug(category), *os.path.split(path))
+    if not source.name or not Store(source.folder).exists(source.name):
         raise InputError(f"the blocklist {path} does not exist", "correct the path, or put the list there")
     return source
 

@@ -99,7 +99,7 @@ class LanguageLabels(Annotator):
         """Loads the model; raises InputError when it is missing, invalid, or lacks a label of `labels`."""
         self._model, labels = _model_at(self.model) if self.model else _lid176()
         if unknown := sorted(set(self.labels) - set(labels)):
-            similar = get_close_matches(unknown[0], labels, n=3) or labels[:3]
+            similar = get_close_matches(unknown[0], labels) or labels[:3]
             raise InputError(
                 f'{self.model or "lid.176"} has no label "{unknown[0]}", which language.labels names',
                 f"name labels of the model (it has {len(labels)}), such as {', '.join(similar)}",

@@ -36,9 +36,6 @@ from tasks.formats.documents.tombstones import Tombstones
 PAGED = "paged"
 """Column of `AlignedParts.part`: whether a document is from a paged file (PDF), in a folder or captured by a crawl."""
 
-RECAPTURED = "recaptured"
-"""Metric of dedup: documents of pages with several captures."""
-
 
 class AnnotatorGroup(NamedTuple):
     """The group of one annotator, and whether the annotator failed on any document."""
@@ -185,22 +182,9 @@ class AlignedInputs:
                 )
         return documents
 
-    def pairs(self) -> list[str]:
-        """Returns dedup's files of verified pairs, by the number of their bucket.
-
-        Raises:
-            InputError: an earlier version of Sluice wrote the artifact.
-        """
-        if RECAPTURED not in self.duplicates.record.metrics:
-            raise InputError(
-                f"{self.duplicates.address} has no captures of pages, because an earlier version of Sluice wrote it",
-                "run dedup again at another version",
-            )
-        return self.duplicates.files("pairs/")
-
     def recaptured(self) -> int:
         """Returns the number of documents of pages with several captures."""
-        return int(self.duplicates.record.metrics[RECAPTURED])
+        return int(self.duplicates.record.metrics["recaptured"])
 
     def numbered(self) -> list[NumberedPart]:
         """Returns all parts with documents in the order of dedup's numbers: first those of the dedup index."""

@@ -140,7 +140,7 @@ def draw(funnel: pa.Table, title: str) -> bytes:
     kept = [row for row in totals(funnel, ["language", "step"]) if row["step"] == KEPT]
     by_language = _largest({row["language"]: row["documents"] for row in kept})
     # Heights of panels are proportional to their number of bars, so that all bars have the same thickness.
-    labels = _step_labels(funnel)
+    labels = step_labels(funnel)
     rows = [len(labels) + _AROUND, len(lost) + _AROUND, len(by_language) + _AROUND]
     # pyplot would use a display and global state.
     figure = Figure(figsize=(_WIDTH, _BAR * sum(rows) + _AROUND * _BAR), layout="constrained")
@@ -155,7 +155,7 @@ def draw(funnel: pa.Table, title: str) -> bytes:
     return file.getvalue()
 
 
-def _step_labels(funnel: pa.Table) -> dict[int, str]:
+def step_labels(funnel: pa.Table) -> dict[int, str]:
     """Returns the labels of bars by index in `left_after_steps`; decontamination has a bar if it dropped documents."""
     labels = dict(enumerate(("captures", *(f"after {step}" for step in STEPS[:-2]), "kept (after dedup)")))
     if DECONTAMINATE not in funnel.column("step").to_pylist():

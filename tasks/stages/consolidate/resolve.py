@@ -88,7 +88,7 @@ def resolve_parts(
     """Runs the passes on the engine; returns the runs of DROPPED."""
     if not config.dedup:
         return []
-    pairs, parts = inputs.pairs(), inputs.numbered()
+    pairs, parts = inputs.duplicates.files("pairs/"), inputs.numbered()
 
     def map_over_parts(fn: Callable[..., None], folder: str) -> list[str]:
         specs = [PartSpec(f"{folder}-{part.name}", part) for part in parts]
@@ -120,7 +120,7 @@ def resolve(config: ConsolidateConfig, inputs: AlignedInputs) -> dict[str, pa.Ta
 
     Runs in this process and takes 100 bytes per document that has a copy and passes.
     """
-    pairs, parts = inputs.pairs(), inputs.numbered()
+    pairs, parts = inputs.duplicates.files("pairs/"), inputs.numbered()
     if not config.dedup:
         return dict.fromkeys(inputs.names(), COPIES.empty_table())
     of_pages = [captures(config, inputs.parts, part) for part in parts] if inputs.recaptured() else []

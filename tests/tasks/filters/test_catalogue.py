@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.filters.base import Annotator, Filter
-from tasks.filters.catalogue import CATALOGUE, annotator, filter_of
+from tasks.filters.catalogue import CATALOGUE, annotator, filter_of, mismatch
 
 # Required settings of annotators.
 NEEDED = {"hugging_face": {"scores": {"educational": {"folder": "/models/edu", "label": "1"}}}}
@@ -60,6 +60,23 @@ def test_every_filter_has_examples_of_dropped_and_kept_texts(name: str) -> None:
 def test_the_examples_are_true(name: str) -> None:
     found = doctest.testmod(importlib.import_module(CATALOGUE[name]))
     assert found.failed == 0
+
+
+@pytest.mark.parametrize(
+    ("annotator", "method", "positive", "fits"),
+    [
+        ("classifier", "fasttext", "good", True),
+        ("classifier", "fasttext", "", False),
+        ("classifier", "signals", "good", False),
+        ("topic", "fasttext", "", True),
+        ("quality", "signals", "", True),
+        ("quality", "fasttext", "good", False),
+    ],
+)
+def test_an_annotator_uses_models_of_its_method_and_a_classifier_those_with_a_positive_label(
+    annotator: str, method: str, positive: str, fits: bool
+) -> None:
+    assert (mismatch(annotator, method, positive) is None) == fits
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:

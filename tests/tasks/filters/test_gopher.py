@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tasks.filters import UNDETERMINED
 from tasks.filters.batch import DocumentBatch
 from tasks.filters.counting.ngrams import repeated_characters
 from tasks.filters.gopher_quality import GopherQuality
@@ -22,6 +23,9 @@ PROSE = (
 """58 different words, stop words among them."""
 
 WORDS = PROSE.split()
+
+ENGLISH = ("short_mean_word", "long_mean_word", "stop_words")
+"""Reasons of the rules on English words."""
 
 
 def quality(text: str, language: str = "en", **limits: object) -> str | None:
@@ -59,14 +63,13 @@ def repetition(text: str, **limits: object) -> str | None:
         ("Lorem ipsum dolor sit amet consectetur adipiscing elit. " * 9 + "the the The", "stop_words"),
     ],
 )
-def test_each_quality_rule_has_its_limit(text: str, reason: str | None) -> None:
-    assert quality(text) == (reason and f"gopher_quality_{reason}")
-
-
-def test_rules_about_english_words_do_not_apply_to_other_languages() -> None:
-    german = "Der Fluss floss hinab ins Tal aus Stein, wo Menschen seit vielen Jahren leben und arbeiten müssen. " * 5
-    assert quality(german, "en") == "gopher_quality_stop_words"
-    assert quality(german, "de") is None
+def test_each_quality_rule_has_its_limit_and_those_on_english_words_apply_to_english_alone(
+    text: str, reason: str | None
+) -> None:
+    dropped = reason and f"gopher_quality_{reason}"
+    assert quality(text, "en") == dropped
+    assert quality(text, UNDETERMINED) == dropped
+    assert quality(text, "de") == (None if reason in ENGLISH else dropped)
 
 
 def test_quality_limits_are_settings() -> None:

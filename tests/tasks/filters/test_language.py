@@ -146,6 +146,8 @@ def test_settings_can_map_labels(trained: Path) -> None:
     assert labels(language, CHINESE, GERMAN) == ["zh-Hans", "de"]
     with pytest.raises(InputError, match=r"no label .cmn_Hant., which language.labels names.*cmn_Hans"):
         prepared(model=str(trained / "tiny.bin"), labels={"cmn_Hant": "zh"})
+    with pytest.raises(InputError, match="such as deu_Latn, eng_Latn, cmn_Hans"):
+        prepared(model=str(trained / "tiny.bin"), labels={"??": "zh"})
 
 
 @pytest.mark.parametrize("name", ["tiny.bin", "tiny.ftz"])

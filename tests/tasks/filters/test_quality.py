@@ -12,7 +12,7 @@ from tasks.core.errors import InputError
 from tasks.filters.base import fields
 from tasks.filters.batch import DocumentBatch
 from tasks.filters.learned.signals import NAMES, Weights, fit, matrix, signals
-from tasks.filters.quality import LIST_SCORE, RIDGE, WEIGHTS, Quality, QualityMeasures
+from tasks.filters.quality import LIST_SCORE, RIDGE, WEIGHTS, Quality, QualityMeasures, is_list
 from tasks.stages.classifiers.training import auc
 
 
@@ -64,6 +64,11 @@ def scored(text: str) -> float:
     annotator = QualityMeasures()
     annotator.prepare({})
     return float(fields(annotator.annotate(DocumentBatch([text], languages=["en"])))["score"][0])
+
+
+def test_a_text_with_half_of_its_words_in_titles_is_no_list() -> None:
+    assert not is_list("A short title\nIt rained today.")
+    assert is_list("A short title here\nIt rained today.")
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,16 @@ def test_a_missing_list_or_empty_folder_is_an_error_with_its_path(tmp_path: Path
         UrlBlocklistMeasures(folders=(str(tmp_path),)).prepare({})
 
 
+def test_the_path_of_a_list_is_relative_to_the_current_folder_unless_it_begins_with_a_slash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.txt").write_text("play.example\n")
+    assert look_up(UrlBlocklistMeasures(files={"games": "own.txt"}), "http://play.example/")[0][0] == "games"
+    with pytest.raises(InputError, match=r"the blocklist /own\.txt does not exist"):
+        UrlBlocklistMeasures(files={"games": "/own.txt"}).prepare({})
+
+
 def test_banned_words_match_whole_words_of_the_url() -> None:
     listed = UrlBlocklistMeasures(banned_words=("Casino",))
     found = look_up(listed, "https://x.example/best-casino_1", "https://casinos.example/", "https://CASINO.example/")

@@ -44,6 +44,10 @@ from tasks.filters.counting.words import Vocabulary
         ("👍👍", ["👍", "👍"]),
         ("Größe,", ["Größe", ","]),
         ("end.Next", ["end", ".", "Next"]),
+        ("+word", ["+", "word"]),
+        ("+49", ["+49"]),
+        ("><(((*>&", ["><(((*>", "&"]),
+        ("«–:((", ["«", "–", ":(", "("]),
     ],
 )
 def test_a_run_of_non_spaces_is_split_into_words_and_punctuation(stretch: str, parts: list[str]) -> None:

@@ -65,6 +65,14 @@ def test_long_texts_are_split_block_by_block_without_losing_a_word() -> None:
     assert sum((block.owner == 1).sum() for block in blocks) == len(lines)
 
 
+def test_many_short_texts_are_split_into_blocks_of_bounded_size() -> None:
+    texts = ["one two three four five"] * (BLOCK // 10)  # 24 characters each with the end
+    blocks = list(split(texts))
+    assert max(len(block.hashes) for block in blocks) <= 5 * BLOCK // 24
+    assert sum(len(block.hashes) for block in blocks) == 5 * len(texts)
+    assert {int(owner) for block in blocks for owner in block.owner} == set(range(len(texts)))
+
+
 def test_a_line_longer_than_a_block_is_cut_at_a_space() -> None:
     found = words("abcdefg " * 50_000)
     assert {word for sentence in found for word in sentence} == {"abcdefg"}

@@ -121,6 +121,11 @@ def test_a_number_in_an_unambiguous_telephone_format_needs_no_label(number: str)
     assert found(f"The shop, {number}, is open.") == [("phone", number)]
 
 
+def test_a_number_in_no_plan_needs_a_plus_sign_because_leading_zeros_may_be_those_of_a_code() -> None:
+    assert found("The shop, +49 1111 222 333, is open.") == [("phone", "+49 1111 222 333")]
+    assert found("The part 0049 1111 222 333 is new.") == []
+
+
 @pytest.mark.parametrize(
     ("label", "number"),
     [("Call", "4155550123"), ("Teléfono:", "612 345 678"), ("मोबाइल:", "98765 43210"), ("Tel.", "0221 4710 123")],
@@ -389,7 +394,7 @@ def test_an_iban_has_the_length_and_check_digits_of_its_country() -> None:
         "ＤＥ89370400440532013000",
     ],
 )
-@pytest.mark.parametrize("text", ["iban {}", "IBAN:{}[1]", "({})", "{}BIC", "iban{}, thanks"])
+@pytest.mark.parametrize("text", ["iban {}", "IBAN:{}[1]", "({})", "{}BIC", "iban{}, thanks", "my iban{}"])
 def test_an_iban_can_be_lower_case_with_other_separators_and_next_to_its_label(text: str, number: str) -> None:
     assert found(text.format(number)) == [("iban", number)]
 

@@ -121,6 +121,13 @@ def test_documents_are_gold_by_their_marks_or_their_source(tmp_path: Path) -> No
     assert b"silver" not in plain.read("audit.html")
 
 
+def test_languages_are_listed_by_their_documents_whether_kept_or_not() -> None:
+    ended = [("web", "de", "kept", "", "silver", 2, 9), ("web", "fr", "language", "language_other", "", 5, None)]
+    rows = [dict(zip(FUNNEL.names, row, strict=True)) for row in ended]
+    shown = page(pa.Table.from_pylist(rows, schema=FUNNEL), HOSTS.empty_table(), SAMPLE.empty_table()).decode()
+    assert 0 < shown.index(">fr<") < shown.index(">de<")
+
+
 def test_documents_of_each_host_are_counted(tmp_path: Path) -> None:
     rows = [document(text(seed), f"{seed}", host=f"h{seed % 2}", poor=seed == 0) for seed in range(5)]
     table = consolidate(tmp_path, rows).table("hosts.parquet")

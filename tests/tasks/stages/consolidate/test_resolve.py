@@ -3,14 +3,14 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from tasks.core.artifact import Artifact
-from tasks.core.errors import InputError
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs
 from tasks.stages.consolidate.config import ConsolidateConfig
-from tasks.stages.consolidate.resolve import resolve
+from tasks.stages.consolidate.resolve import CAPTURE, older_captures, resolve
 from tasks.stages.dedup import DedupConfig
 from tests.conftest import run_stage_in
 from tests.tasks.stages.consolidate.test_stage import CONSOLIDATE
@@ -68,10 +68,26 @@ def test_a_stage_resumes_at_the_bucket_where_it_stopped(tmp_path: Path, monkeypa
     assert resumed.record.content == whole.record.content
 
 
-def test_duplicates_of_an_earlier_format_are_refused(tmp_path: Path) -> None:
-    inputs = prepared(tmp_path)
-    duplicates = inputs["duplicates"]
-    metrics = {name: value for name, value in duplicates.record.metrics.items() if name != "recaptured"}
-    old = Artifact(duplicates.store, duplicates.address, duplicates.record.model_copy(update={"metrics": metrics}))
-    with pytest.raises(InputError, match="has no captures of pages, because an earlier version of Sluice wrote it"):
-        run_stage_in(tmp_path, CONSOLIDATE, CONFIG, {**inputs, "duplicates": old})
+Captured = tuple[int, int, int, int, bool]
+"""A capture: number of its page, its own one, that of its text, its time, and whether an earlier version has it."""
+
+
+@pytest.mark.parametrize(
+    ("captured", "dropped"),
+    [
+        ([], {}),
+        ([(1, 10, 10, 5, False)], {}),
+        ([(1, 3, 3, 5, False), (2, 20, 20, 7, False), (1, 4, 4, 6, False), (2, 21, 21, 4, False)], {3: 4, 21: 20}),
+        ([(1, 12, 12, 6, False), (1, 10, 10, 5, False), (1, 11, 11, 6, False)], {10: 11, 12: 11}),
+        ([(1, 10, 10, 5, True), (1, 11, 10, 6, False), (1, 12, 12, 4, False)], {12: 10}),
+        ([(1, 10, 10, 5, False), (1, 10, 10, 6, False)], {}),
+    ],
+    ids=["none", "one", "the newest", "of equal times the smallest id", "a published text", "the same bytes"],
+)
+def test_of_each_page_one_capture_is_kept(captured: list[Captured], dropped: dict[int, int]) -> None:
+    captures = np.zeros(len(captured), CAPTURE)
+    for row, (page, number, text, fetched, earlier) in enumerate(captured):
+        captures[row] = (page, number, (0, number), (0, text), fetched, earlier)
+    found = older_captures(captures)
+    assert dict(zip(found["id"][:, 1].tolist(), found["keeper"][:, 1].tolist(), strict=True)) == dropped
+    assert found["key"].tolist() == found["id"][:, 1].tolist()

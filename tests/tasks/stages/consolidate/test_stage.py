@@ -11,7 +11,7 @@ from tasks.core.artifact import Artifact, InputRef
 from tasks.core.errors import InputError, NothingNewError
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs
 from tasks.stages.consolidate.config import ConsolidateConfig
-from tasks.stages.consolidate.funnel import FUNNEL, STEPS, draw, totals
+from tasks.stages.consolidate.funnel import FUNNEL, STEPS, draw, left_after_steps, step_labels, totals
 from tasks.stages.consolidate.rules import check_measured
 from tasks.stages.consolidate.what_if import what_if
 from tasks.stages.dedup import DedupConfig
@@ -321,6 +321,20 @@ def test_the_funnel_is_plotted(tmp_path: Path) -> None:
     assert image.format == "PNG"
     assert image.width > 600
     assert len(image.convert("RGB").getcolors(1 << 20) or []) > 3
+
+
+def test_a_bar_of_the_funnel_has_the_documents_after_its_step() -> None:
+    ended = [("extract", "short", 8), ("language", "other", 4), ("quality", "few", 2), ("dedup", "near", 1)]
+    rows = [("web", "en", step, reason, "", documents, None) for step, reason, documents in ended]
+    funnel = pa.table(list(zip(*rows, ("web", "en", "kept", "", "silver", 1, 9), strict=True)), schema=FUNNEL)
+    left = {label: left_after_steps(funnel)["web"][index] for index, label in step_labels(funnel).items()}
+    assert left == {
+        "captures": 16,
+        "after extract": 8,
+        "after language": 4,
+        "after quality": 2,
+        "kept (after dedup)": 1,
+    }
 
 
 def test_a_funnel_with_dollar_signs_in_names_is_plotted(tmp_path: Path) -> None:

@@ -4,9 +4,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tasks.filters.batch import DocumentBatch
+from tasks.filters.gopher_quality import GopherQualityMeasures
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.resolve import COPIES
-from tasks.stages.consolidate.rules import verdicts
+from tasks.stages.consolidate.rules import limit_values, verdicts
 
 IDS = ["fine", "copy", "broken", "broken copy", "promoted", "trusted"]
 NONE = np.zeros(len(IDS), np.bool_)
@@ -48,3 +50,18 @@ def test_rules_come_first_and_copies_of_a_rejected_document_are_kept(
     assert found.tiers == [
         "" if why else "gold" if name == "trusted" else "silver" for name, why in zip(IDS, reasons, strict=True)
     ]
+
+
+def test_a_limit_has_the_values_of_the_documents_to_which_it_applies() -> None:
+    texts = ["The cat sat, and slept.", "Die Katze saß.", "A broken one.", "One that is taken down.", "A trusted one."]
+    measured = GopherQualityMeasures().annotate(DocumentBatch(texts, languages=["en", "de", "en", "en", "en"]))
+    errors = pa.array([None, None, "no", None, None], pa.string())
+    judged = pa.table({"error": errors, "paged": [False] * 5, "gopher_quality": measured})
+    sources = pa.chunked_array([["web"] * 4 + ["books"]])
+    config = ConsolidateConfig(filters=("gopher_quality",), limits={}, mask_pii=False, trusted=("books",))
+    taken_down = np.array([False, False, False, True, False])
+    found = {limit.reason: limit for limit in limit_values(config, sources, judged, taken_down)}
+    assert found["gopher_quality_few_words"].rows.tolist() == [0, 1]
+    stop_words = found["gopher_quality_stop_words"]
+    assert (stop_words.rows.tolist(), stop_words.values.tolist()) == ([0], [1])
+    assert stop_words.beyond().tolist() == [True]

@@ -1,6 +1,7 @@
 """The stage `takedown`: adds to the active takedowns, refuses unusable requests, reports matches."""
 
 import json
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tasks.core.errors import InputError, RecipeError
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.formats.documents.tombstones import Tombstones, in_force
+from tasks.formats.tokens.exposure import checkpoint_exposure
 from tasks.formats.tokens.marks import covered_entries
 from tasks.run.recipe import find_recipe
 from tasks.run.trace.audit import audit
@@ -126,6 +128,23 @@ def test_a_page_with_deleted_lineage_is_reported_as_unknown(trained: tuple, tmp_
         ("documents", False),
         ("plan", True),
     ]
+
+
+def test_a_checkpoint_in_the_middle_of_a_run_has_learned_from_the_steps_before_it(trained: tuple) -> None:
+    page = Tombstones(domains=frozenset({"h1.org"}))
+    whole, half = (checkpoint_exposure(trained[2], page, until=until) for until in (None, 10))
+    assert {number for row in whole.rows for number in row["checkpoints"]} == {10, 20}
+    assert {number for row in half.rows for number in row["checkpoints"]} == {10}
+    assert max(step for row in half.rows for step in row["steps"]) < 10 <= max(whole.rows[0]["steps"])
+
+
+def test_an_exposure_says_which_missing_record_makes_it_incomplete(trained: tuple, tmp_path: Path) -> None:
+    shutil.copytree(trained[0], tmp_path / "store")
+    store = Store(str(tmp_path / "store"))
+    Artifact.open_at(store, trained[1].plan.address).remove()
+    checkpoint = Artifact.open_at(store, trained[2].address)
+    found = checkpoint_exposure(checkpoint, Tombstones(domains=frozenset({"h1.org"})))
+    assert (found.rows, "test/plan@dev" in found.problem) == ([], True)
 
 
 def test_a_takedown_contains_all_earlier_ones_with_requester_and_date(tmp_path: Path) -> None:

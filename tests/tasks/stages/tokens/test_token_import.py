@@ -104,6 +104,17 @@ def test_tokens_of_another_tokenizer_or_beyond_the_vocabulary_are_refused(
         run_stage(ENCODE, importing(tmp_path, "b.idx"), ours, version="beyond")
 
 
+@pytest.mark.parametrize("missing", [1, 8, 16, 40])
+def test_a_truncated_index_is_refused(ours: dict, run_stage: Callable, tmp_path: Path, missing: int) -> None:
+    (tmp_path / "c.bin").write_bytes(np.arange(5, 11).astype("<u2").tobytes())
+    with open(tmp_path / "c.idx", "wb") as file:
+        write_megatron_index(file, np.array([2, 3, 1], dtype=np.int64), bin_type(300))
+    whole = (tmp_path / "c.idx").read_bytes()
+    (tmp_path / "c.idx").write_bytes(whole[:-missing])
+    with pytest.raises(InputError, match=f"{len(whole)} bytes are needed, {len(whole) - missing} are there"):
+        run_stage(ENCODE, importing(tmp_path, "c.idx"), ours, version=f"truncated-{missing}")
+
+
 def test_only_token_files_are_read(ours: dict, run_stage: Callable, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("water")
     with pytest.raises(InputError, match=r"a\.txt is not a token file. Name files that end in \.idx, \.parquet"):
