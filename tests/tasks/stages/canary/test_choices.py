@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks.canaries import World, cycle_in
 from tasks.stages.canary import evidence
-from tasks.stages.canary.response import TIE, fit
+from tasks.stages.canary.statistics.response import TIE, fit
 from tests.tasks.stages.canary.test_evidence import CONFIG
 from tests.tasks.stages.canary.test_response import GOAL, noisy, power_law
 
@@ -33,7 +33,7 @@ def test_the_eight_newest_cycles_are_evidence_the_oldest_first() -> None:
 def test_a_backtest_needs_three_arms(sampled: int, tested: bool) -> None:
     world = World.planted(3, 1)
     before = cycle_in(world, CONFIG, earlier=[])
-    after = cycle_in(world, CONFIG.model_copy(update={"arms": sampled}), before, before["evidence"])
-    backtest = after["earlier"]["backtest"]
+    after = cycle_in(world, CONFIG.model_copy(update={"arms": sampled}), before.decision, before.screened.evidence)
+    backtest = after.decision.earlier.backtest
     assert (backtest is not None) == tested
-    assert backtest is None or backtest["arms"] == 3
+    assert backtest is None or backtest.arms == 3

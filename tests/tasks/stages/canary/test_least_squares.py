@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from tasks.stages.canary.forms import Floats, Measured, Mixtures, Power, fit_power
+from tasks.stages.canary.statistics.forms import Floats, Measured, Mixtures, Power, fit_power
 from tests.tasks.stages.canary.test_response import noisy, power_law
 
 PENALTY = 3e-3

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tasks.stages.canary.statistics import signals
+from tasks.stages.canary.statistics.comparison import signals
 
 
 @pytest.mark.parametrize(("arms", "seeds"), [(4, 2), (10, 3)])
