@@ -52,7 +52,6 @@ from tasks.filters.catalogue import annotator
 from tasks.formats.documents.document import DOCUMENT, REJECTED, with_ids_digest
 from tasks.formats.documents.text_index import group_name
 from tasks.stages.consolidate import stage as consolidate
-from tasks.stages.consolidate.aligned_inputs import RECAPTURED
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.dedup.verdicts import DUPLICATES
 from tasks.stages.text_index import TextIndexConfig
@@ -268,7 +267,7 @@ def make(store: Store, documents: int) -> dict[str, float]:
         }
         refs = tuple(ref_to(group, name) for name, group in groups.items())
         attributes = made(store, engine, "attributes", groups_part, 0, 1, refs)
-        verdicts = made(store, engine, "duplicates", duplicates_part, rows, files, metrics={RECAPTURED: 0.0})
+        verdicts = made(store, engine, "duplicates", duplicates_part, rows, files)
         inputs = {"extracted": extracted, "attributes": attributes, "duplicates": verdicts}
         begin = time.process_time()
         found = staged(store, engine, "documents", consolidate, ConsolidateConfig(), **inputs)
@@ -281,7 +280,7 @@ def make(store: Store, documents: int) -> dict[str, float]:
     large = {
         "extracted": copy("extracted", copies),
         "attributes": copy("attributes", 1, [ref_to(group, name) for name, group in groups.items()]),
-        "duplicates": copy("duplicates", copies, metrics={RECAPTURED: 0.0}),
+        "duplicates": copy("duplicates", copies),
     }
     copied_index(store, copy("documents", copies, [one.ref(role) for role, one in large.items()]), copies)
     return {name: round(value * 1e6 / base, 1) for name, value in seconds.items()}

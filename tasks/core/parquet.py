@@ -57,9 +57,14 @@ def is_parquet(path: str) -> bool:
         return file.read(len(_MAGIC)) == _MAGIC
 
 
-def open_file(path: str) -> pq.ParquetFile:
-    """Opens a local file to read its row groups or batches. The caller closes it, for example with `with`."""
-    return pq.ParquetFile(path)
+def open_file(path: str, read_dictionary: list[str] | None = None) -> pq.ParquetFile:
+    """Opens a local file to read its row groups or batches. The caller closes it, for example with `with`.
+
+    Args:
+        path: the file.
+        read_dictionary: columns to read dictionary-encoded.
+    """
+    return pq.ParquetFile(path, read_dictionary=read_dictionary)
 
 
 def from_bytes(data: bytes) -> pa.Table:

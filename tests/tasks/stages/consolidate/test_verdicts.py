@@ -60,8 +60,8 @@ def test_a_limit_has_the_values_of_the_documents_to_which_it_applies() -> None:
     sources = pa.chunked_array([["web"] * 4 + ["books"]])
     config = ConsolidateConfig(filters=("gopher_quality",), limits={}, mask_pii=False, trusted=("books",))
     taken_down = np.array([False, False, False, True, False])
-    found = {limit.reason: limit for limit in limit_values(config, sources, judged, taken_down)}
-    assert found["gopher_quality_few_words"].rows.tolist() == [0, 1]
-    stop_words = found["gopher_quality_stop_words"]
-    assert (stop_words.rows.tolist(), stop_words.values.tolist()) == ([0], [1])
+    found = {limit.reason: (rows, limit) for rows, limit in limit_values(config, sources, judged, taken_down)}
+    assert found["gopher_quality_few_words"][0].tolist() == [0, 1]
+    rows, stop_words = found["gopher_quality_stop_words"]
+    assert (rows.tolist(), stop_words.values.tolist()) == ([0], [1])
     assert stop_words.beyond().tolist() == [True]
