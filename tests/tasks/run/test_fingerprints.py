@@ -53,7 +53,7 @@ BEFORE = {
     "compare": "582a72cfa44ae6c4",
     "promote": "39666cc9d7384790",
     "examples": "073140f50ca08634",
-    "finetune": "5876212f6180a3be",
+    "finetune": "9fde1037e22d6526",
     "evaluate_tuned": "b8da18aee18bc08b",
     "register_tuned": "3fa0dbf973709e97",
     "compare_tuned": "26cfad2910062fa4",
