@@ -12,6 +12,7 @@ import json
 import sys
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -69,10 +70,10 @@ class Walk:
         return any(self._holds(item, depth - 1) for item in _fields(value))
 
     def figures(self) -> dict[str, Any]:
-        """Returns the numbers of moves, functions and files, and the functions in the order of their first call."""
-        functions = list(dict.fromkeys(self.moves))
+        """Returns the numbers of moves, functions and files, and the moves by function, in the order of first calls."""
+        functions = Counter(self.moves)
         files = {name.partition(":")[0] for name in functions}
-        return {"moves": len(self.moves), "functions": len(functions), "files": len(files), "way": functions}
+        return {"moves": len(self.moves), "functions": len(functions), "files": len(files), "way": dict(functions)}
 
 
 def _arguments(code: CodeType) -> tuple[str, ...]:
