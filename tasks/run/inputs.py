@@ -355,9 +355,10 @@ def _find_chosen(store: Store, role: str, value: str, own: ArtifactId) -> Artifa
     if result := Artifact.find(store, own):
         return result.open_input(role) if result.ids_of(role) else None
     began = first_attempt(store, own) or datetime.now(UTC)
-    name = own.name if value == PREVIOUS else ArtifactId.parse(value).name
     if value == CHAMPION:
         name = f"{own.name.partition('/')[0]}/champion"
+    else:
+        name = own.name if value == PREVIOUS else ArtifactId.parse(value).name
     versions = (version for version in versions_of(store, name) if version.address != own)
     chosen = newest_of(version for version in versions if version.record.finished <= began)
     if chosen is None or value != CHAMPION:
