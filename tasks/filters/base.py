@@ -139,7 +139,9 @@ class Filter(Config):
 
     def reasons(self, measured: Measurements) -> Reasons:
         """Yields the reasons, each beginning with the filter's name, in order of precedence; those of `thresholds`."""
-        yield from ((threshold.reason, threshold.beyond()) for threshold in self.thresholds(measured))
+        for threshold in self.thresholds(measured):
+            if threshold.bound is not None:
+                yield threshold.reason, threshold.beyond()
 
     def verdict(self, text: str, **properties: str) -> str | None:
         """Returns the first reason to drop a document with this text, or None; for tests and docs.
