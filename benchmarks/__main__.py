@@ -425,6 +425,12 @@ BENCHMARKS = (
         _train_gpu,
     ),
     Benchmark(
+        "walks",
+        "walks",
+        "The calls on the way of a URL, of a document, and of a query",
+        lambda r: f"{r['url']['moves']}, {r['document']['moves']} and {r['trace']['moves']} moves",
+    ),
+    Benchmark(
         "airflow_overhead",
         "airflow_overhead [--rounds 1]",
         "The recipe `demo` through the DAGs, and the same stages from the shell",

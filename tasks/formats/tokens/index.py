@@ -147,7 +147,7 @@ class DocumentIndex:
         """Returns the documents captured from the page at a URL in any spelling (`page_term`), sorted by id."""
         term = page_term(url)
         _, places = self._keys.find(URL, term)
-        return sorted(entry for entry in self._entries(places) if page_term(entry.url) == term)
+        return sorted(entry for entry in self._entries(places) if entry.url == url or page_term(entry.url) == term)
 
     def by_uid(self, uid: bytes) -> IndexEntry | None:
         """Returns the document with an id of 16 bytes, or None if it was not encoded."""

@@ -392,7 +392,7 @@ def mask_of_pages(urls: Sequence[str]) -> DocumentMask:
         column = documents.column(URL)
         result: NDArray[np.bool_] = pc.is_in(column, exact).to_numpy().copy()
         if likely:
-            numbers = np.flatnonzero(pc.match_substring_regex(column, likely).to_numpy())
+            numbers = np.flatnonzero(pc.match_substring_regex(column, likely).to_numpy() & ~result)
             result[numbers] |= pages.mask(pa.table({URL: column.take(pa.array(numbers))}))
         return result
 

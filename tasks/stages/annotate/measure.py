@@ -152,7 +152,7 @@ def _run_annotator(
         try:
             batch = batch or _batch(documents)
             batch.set_annotations({other: result.column for other, result in read.items()})
-            return AnnotatorResult(pa.nulls(len(batch), pa.string()), current.annotate(batch))
+            return AnnotatorResult(pa.nulls(documents.num_rows, pa.string()), current.annotate(batch))
         except Exception as error:  # one document must not fail a part
             cause = f"{type(error).__name__}: {error}"[:500]
     rows = documents.num_rows

@@ -54,7 +54,7 @@ from tasks.stages.crawl.storage.segment import LINK, LOG, ORDER, SegmentWriter
 from tasks.stages.crawl.storage.spool import Spool
 from tasks.stages.crawl.visit import Visitor
 
-VERSION = 7
+VERSION = 8
 
 log = logging.getLogger("sluice.crawl")
 

@@ -31,7 +31,7 @@ from tasks.formats.web.url import authority, host_and_port
 from tasks.stages.crawl.config import CrawlConfig, is_loopback
 from tasks.stages.crawl.http.address import PORT, PRIVATE, Grants, refusal
 
-VERSION = 4
+VERSION = 5
 
 log = logging.getLogger("sluice.crawl")
 

@@ -12,10 +12,10 @@ from tasks.run.catalogue import STAGES
 from tasks.run.recipe import find_recipe
 
 BEFORE = {
-    "inject": "ad429eb7515c9bcb",
+    "inject": "d184321d4c9d3781",
     "rank": "02f655049a3b5757",
     "generate": "56c69ab0fdf670a7",
-    "fetch": "5f116ebf0048501a",
+    "fetch": "ce72e8a5e7853a9c",
     "render": "b5f5f930a22618d1",
     "update": "99facb205038cae1",
     "publish": "edd98f31721aacb3",
