@@ -8,12 +8,12 @@ import pytest
 
 from tasks.core.errors import InputError
 from tasks.core.store import Store
-from tasks.formats.documents.text import shingles
 from tasks.run.shell import main
 from tasks.run.trace.explain import similar
 from tasks.stages.dedup import DedupConfig
 from tests.conftest import run_stage_in
 from tests.tasks.stages.dedup.made import corpus, document
+from tests.tasks.stages.dedup.test_shingle import runs_of
 from tests.tasks.stages.dedup.test_stage import DEDUP, edited, prose
 
 ROWS = [
@@ -32,7 +32,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 def similarity(one: str, other: str) -> float:
-    left, right = (set(shingles(text.lower().split(), 5)) for text in (one, other))
+    left, right = (set(runs_of(text.lower().split(), 5)) for text in (one, other))
     return len(left & right) / len(left | right)
 
 

@@ -52,6 +52,9 @@ class OneSite(AddressGuard):
         super().__init__(Trick(), Grants())
         self.port = port
 
+    def for_page(self, host):
+        return self
+
     async def addresses(self, scheme, authority):
         if authority == f"127.0.0.1:{self.port}":
             return [("127.0.0.1", self.port)]

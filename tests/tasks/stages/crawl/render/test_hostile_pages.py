@@ -16,8 +16,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from tasks.stages.crawl.http.address import Grants
 from tasks.stages.crawl.render.proxy import AddressGuard
 from tests.soak import soak_but
+from tests.tasks.stages.crawl.render.test_guard import Names
 from tests.tasks.stages.crawl.site import PrivateServer, Site
 
 
@@ -25,7 +27,10 @@ class Open(AddressGuard):
     """No guard: verifies that a test would detect a leak."""
 
     def __init__(self, port):
-        super().__init__(allow_loopback=True)
+        super().__init__(Names(), Grants(allow_loopback=True))
+
+    def for_page(self, host):
+        return self
 
     async def addresses(self, scheme, authority):
         return [("127.0.0.1", int(authority.rpartition(":")[2]))]
@@ -160,8 +165,11 @@ class Shop(AddressGuard):
     """Resolves one https site to this machine."""
 
     def __init__(self, port):
-        super().__init__(allow_loopback=False)
+        super().__init__(Names(), Grants())
         self.port = port
+
+    def for_page(self, host):
+        return self
 
     async def addresses(self, scheme, authority):
         assert (scheme, authority) == ("https", "shop.example:443")

@@ -3,15 +3,16 @@ import contextlib
 
 import pytest
 
-from tasks.stages.crawl.http.address import RefusedAddressError
+from tasks.stages.crawl.http.address import Grants, RefusedAddressError
 from tasks.stages.crawl.render.proxy import AddressGuard, Proxy
+from tests.tasks.stages.crawl.render.test_guard import Names
 
 
 class Only(AddressGuard):
     """Allows one server, by any name, at a given address."""
 
     def __init__(self, port):
-        super().__init__(allow_loopback=False)
+        super().__init__(Names(), Grants())
         self.port = port
         self.asked = []
 
