@@ -19,12 +19,31 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+_BROAD_CRAWL = {
+    "ROBOTSTXT_OBEY": True,
+    "SCHEDULER_PRIORITY_QUEUE": "scrapy.pqueues.DownloaderAwarePriorityQueue",
+    "TWISTED_REACTOR": "twisted.internet.asyncioreactor.AsyncioSelectorReactor",
+    "ASYNCIO_EVENT_LOOP": "uvloop.Loop",
+    "REACTOR_THREADPOOL_MAXSIZE": 20,
+    "DOWNLOAD_DELAY": 0,
+    "DOWNLOAD_TIMEOUT": 15,
+    "LOG_ENABLED": False,
+    "COOKIES_ENABLED": False,
+    "RETRY_ENABLED": False,
+    "REFERER_ENABLED": False,
+    "HTTPPROXY_ENABLED": False,
+    "TELNETCONSOLE_ENABLED": False,
+    "REMOTE_CONTROL_ENABLED": False,
+    "MEMUSAGE_ENABLED": False,
+    "DEPTH_STATS_VERBOSE": False,
+}
+"""Settings of Scrapy's guide to broad crawls, and others that reduce its work."""
+
 
 def scrapy(seeds: str, pages: str, concurrency: str) -> None:
     """Crawls from the seeds and stores nothing.
 
-    Settings are those of Scrapy's guide to broad crawls, and others that reduce its work: uvloop, no
-    log, no telnet, no retries, no cookies, referers or proxies, and immediate name resolution.
+    Names are resolved immediately; see `_BROAD_CRAWL` for the settings.
     """
     from scrapy import Request, Spider
     from scrapy.crawler import CrawlerProcess
@@ -59,28 +78,8 @@ def scrapy(seeds: str, pages: str, concurrency: str) -> None:
             for link in self.extractor.extract_links(response):
                 yield Request(link.url)
 
-    settings = {
-        "ROBOTSTXT_OBEY": True,
-        "CONCURRENT_REQUESTS": int(concurrency),
-        "CLOSESPIDER_PAGECOUNT": int(pages),
-        "SCHEDULER_PRIORITY_QUEUE": "scrapy.pqueues.DownloaderAwarePriorityQueue",
-        "TWISTED_REACTOR": "twisted.internet.asyncioreactor.AsyncioSelectorReactor",
-        "ASYNCIO_EVENT_LOOP": "uvloop.Loop",
-        "REACTOR_THREADPOOL_MAXSIZE": 20,
-        "DOWNLOAD_DELAY": 0,
-        "DOWNLOAD_TIMEOUT": 15,
-        "DNS_RESOLVER": Loopback,
-        "LOG_ENABLED": False,
-        "COOKIES_ENABLED": False,
-        "RETRY_ENABLED": False,
-        "REFERER_ENABLED": False,
-        "HTTPPROXY_ENABLED": False,
-        "TELNETCONSOLE_ENABLED": False,
-        "REMOTE_CONTROL_ENABLED": False,
-        "MEMUSAGE_ENABLED": False,
-        "DEPTH_STATS_VERBOSE": False,
-    }
-    process = CrawlerProcess(settings)
+    limits = {"CONCURRENT_REQUESTS": int(concurrency), "CLOSESPIDER_PAGECOUNT": int(pages)}
+    process = CrawlerProcess({**_BROAD_CRAWL, **limits, "DNS_RESOLVER": Loopback})
     process.crawl(BroadSpider, start_urls=json.loads(seeds))
     process.start()
 

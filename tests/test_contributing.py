@@ -60,8 +60,9 @@ def test_the_recipes_of_contributing_work(checkout: Path) -> None:
     tests = [command for command in commands if "pytest" in command]
     assert len(tests) == 3
     # One pytest call for all three, since most of its time is its start; with the rules for files of the changed copy.
-    whole = " ".join([tests[0], *(command.rpartition(" ")[2] for command in tests[1:]), "tests/test_structure.py"])
-    for command in dict.fromkeys([whole, *(command for command in commands if command not in tests)]):
+    rules = ("tests/test_structure.py", "tests/test_module_map.py")
+    whole = " ".join([tests[0], *(command.rpartition(" ")[2] for command in tests[1:]), *rules])
+    for command in dict.fromkeys([*(command for command in commands if command not in tests), whole]):
         done = subprocess.run(
             shlex.split(command), cwd=checkout, env=environment, capture_output=True, text=True, check=False
         )

@@ -14,7 +14,7 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.digest import sha256_of
 from tasks.core.store import Store
 from tasks.run.tracking import Message
-from tasks.run.tracking.send import deliver, is_fault, is_refusal, is_up, one_line
+from tasks.run.tracking.send import deliver, is_fault, is_refusal, is_up, one_line, traceback_of
 
 log = logging.getLogger("sluice.tracking")
 
@@ -105,7 +105,7 @@ def _send(store: Store, path: str, text: str, delivery: Delivery) -> None:
         if is_refusal(error):
             _set_aside(store, name, text, unsent)
             if is_fault(error):
-                log.error("a run is set aside by a fault of Sluice: %s", unsent, exc_info=True)
+                log.error("a run is set aside by a fault of Sluice: %s%s", unsent, traceback_of(error))
             else:
                 log.warning(
                     "MLflow refuses a run, which is set aside; correct the cause, then `sluice sync`: %s", unsent

@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -108,7 +109,7 @@ class StageRun(Listener):
                 if is_fault(error):
                     what = "is not sent the data of this run, by a fault of Sluice"
                 text = "MLflow at %s %s (%s); the run continues, and what is missing is kept in the outbox"
-                log.warning(text, self.message.context.uri, what, one_line(error), exc_info=is_fault(error))
+                log.warning(text + "%s", self.message.context.uri, what, one_line(error), traceback_of(error))
             self._down = True
             return False
         self._down = self.is_refused = False
@@ -136,6 +137,11 @@ def is_refusal(error: BaseException) -> bool:
 def is_fault(error: BaseException) -> bool:
     """Returns whether an error is of the code of Sluice, so that a person needs its traceback."""
     return isinstance(error, TypeError | AttributeError | LookupError | NameError | AssertionError | ArithmeticError)
+
+
+def traceback_of(error: BaseException) -> str:
+    """Returns the traceback of an error of the code of Sluice, on new lines, without passwords in URIs; else ""."""
+    return without_login("\n" + "".join(traceback.format_exception(error)).rstrip()) if is_fault(error) else ""
 
 
 def is_up(uri: str) -> bool:

@@ -73,6 +73,7 @@ class SupervisedRun:
         self._recovery.restore()
         self.notice = TakedownNotice(output, rows, self.folder, recipes)
         self._monitor = None if canary else Monitor(output, self.spec, known_faults)
+        self._lines: list[dict[str, Any]] = []
 
     def train(self) -> list[dict[str, Any]]:
         """Trains to the last step; returns the lines of the step log.
@@ -97,13 +98,16 @@ class SupervisedRun:
         check_rows([line["step"] for line in lines], 0, steps, str(log))
         check_milestones(self.output, self._milestone_steps)
         self._recovery.clear()
+        self._lines = lines
         return lines
 
     def finish(self, report: Report) -> Report:
-        """Sends the loss curve and the report page; returns the report with speed, alerts and takedowns of the run."""
-        lines = read_metrics(self.folder / METRICS)
-        self.output.log_file("loss.png", partial(loss_curve, lines))
-        metrics = {**report.metrics, **speed_metrics(lines, (read_starts(self.folder) or [{}])[-1])}
+        """Sends the loss curve and the report page; returns the report with speed, alerts and takedowns of the run.
+
+        To be called after `train`.
+        """
+        self.output.log_file("loss.png", partial(loss_curve, self._lines))
+        metrics = {**report.metrics, **speed_metrics(self._lines, (read_starts(self.folder) or [{}])[-1])}
         if self._monitor:
             self._monitor.send_page()
             metrics |= self._monitor.counts()

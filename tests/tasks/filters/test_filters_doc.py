@@ -47,7 +47,7 @@ def test_the_examples_of_the_document_hold(own_filter: ModuleType) -> None:
 
 
 def test_the_filter_of_the_document_passes_the_checks_of_every_filter(tmp_path: Path) -> None:
-    for name in ("tasks", "docs", "tests/tasks/filters"):
+    for name in ("tasks", "operators", "plugins", "dags", "docs", "tests/tasks/filters"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", *(f"tests/{one.name}" for one in (ROOT / "tests").glob("*.py"))):
         shutil.copy(ROOT / name, tmp_path / name)
@@ -61,14 +61,17 @@ def test_the_filter_of_the_document_passes_the_checks_of_every_filter(tmp_path: 
         text = (tmp_path / name).read_text()
         assert text.count(before) == 1
         (tmp_path / name).write_text(text.replace(before, more + before))
-    asked = ("tests/tasks/filters/test_catalogue.py", "tests/tasks/filters/test_filters_doc.py")
+    assert "`python docs/module_map.py`" in DOCUMENT.read_text()
+    checks = ("test_catalogue.py", "test_filters_doc.py")
+    asked = (*(f"tests/tasks/filters/{name}" for name in checks), "tests/test_module_map.py")
     for command in (
-        ("pytest", "-q", "-p", "no:cacheprovider", *asked, "-k", "question_marks or described"),
-        ("ruff", "check", "--no-cache", "tasks/filters"),
-        ("ruff", "format", "--no-cache", "--check", "tasks/filters"),
+        ("docs/module_map.py",),
+        ("-m", "pytest", "-q", "-p", "no:cacheprovider", *asked, "-k", "question_marks or described or module_map"),
+        ("-m", "ruff", "check", "--no-cache", "tasks/filters"),
+        ("-m", "ruff", "format", "--no-cache", "--check", "tasks/filters"),
     ):
         done = subprocess.run(
-            [sys.executable, "-m", *command],
+            [sys.executable, *command],
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": str(tmp_path)},
             capture_output=True,
@@ -76,8 +79,8 @@ def test_the_filter_of_the_document_passes_the_checks_of_every_filter(tmp_path: 
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        if command[0] == "pytest":
-            assert "5 passed" in done.stdout, "all contracts of a file that holds annotator and filter, and its row"
+        if "pytest" in command:
+            assert "7 passed" in done.stdout, "the contracts of a file with annotator and filter, its row, and its line"
 
 
 def test_a_recipe_takes_the_new_filter_by_its_name(own_filter: ModuleType, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tasks.core.errors import TransientError
 from tasks.run.place import Place
 from tasks.run.tracking import Message, TrackingContext, server_of
 from tasks.run.tracking.outbox import keep_message, send_messages
-from tasks.run.tracking.send import StageRun, delete_runs
+from tasks.run.tracking.send import StageRun, delete_runs, traceback_of
 from tests.tasks.run.tracking.test_outbox import artifact
 
 __all__ = ["artifact"]
@@ -70,3 +70,14 @@ def test_the_link_to_a_run_has_no_password(server: str, artifact: Artifact, monk
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server.replace("://", "://me:secret@"))
     run = StageRun(artifact.store, Message(TrackingContext(server_of(Place()), "linked"), "one", "one"))
     assert run.open().startswith(f"{server}/#/experiments/")
+
+
+def test_the_traceback_of_a_fault_names_the_server_without_the_password() -> None:
+    uri = "http://me:secret@mlflow:5000".replace("secret", "hunter2")
+    try:
+        raise TypeError("a number is needed") from ConnectionError(uri)
+    except TypeError as error:
+        text = traceback_of(error)
+    assert "Traceback" in text
+    assert "ConnectionError: http://mlflow:5000" in text
+    assert "hunter2" not in text
