@@ -31,7 +31,7 @@ _DISPLAYED = re.compile(r"\$\$(?:(?!\$\$).)+\$\$", re.DOTALL)
 _START = re.compile(r'\sstart="(\d{1,9})"')
 _CLASS = re.compile(r'\s(?:class|data-lang|data-language)="([^"]{1,200})"')
 _CODE = re.compile(r'\s*+<code\b[^>"]*+(?:"[^"]*+"[^>"]*+)*+>')
-_MOST = 0.5
+_MOST, _ENOUGH = 0.5, 30
 _LANGUAGE_AROUND = 2  # elements around `pre` whose class may name the language
 NEVER = -9.0
 """Log odds of blocks that are not classified."""
@@ -102,7 +102,7 @@ def whole(page: Blocks, found: list[Unit], odds: NDArray[np.float64], words: NDA
     sums = np.zeros((2, len(page) + 1))
     np.cumsum([weight, weight * mask], axis=1, out=sums[:, 1:])
     for unit in found:
-        if unit.table is not None and unit.table.named and not mask[unit.first]:
+        if unit.table is not None and unit.table.is_clear and not mask[unit.first]:
             mask[unit.first : unit.last] = _most_around(page, unit, sums)
     name = np.append(np.array(page.names, np.int64), -1)[page.element]
     for index in np.flatnonzero(name[:-1] == _DT)[::-1].tolist():
@@ -111,7 +111,7 @@ def whole(page: Blocks, found: list[Unit], odds: NDArray[np.float64], words: NDA
 
 
 def _most_around(page: Blocks, unit: Unit, sums: NDArray[np.float64]) -> bool:
-    """Returns whether most words beside a dropped unit, in the smallest element that has others, are main text.
+    """Returns whether most words beside a dropped unit, in the smallest element with `_ENOUGH` others, are main text.
 
     Args:
         page: the blocks of the page.
@@ -121,8 +121,8 @@ def _most_around(page: Blocks, unit: Unit, sums: NDArray[np.float64]) -> bool:
     element = unit.element
     while element >= 0:
         first, last = page.first[element], page.last[element]
-        if last - first > unit.last - unit.first:
-            total, main = sums[:, last] - sums[:, first] - (sums[:, unit.last] - sums[:, unit.first])
+        total, main = sums[:, last] - sums[:, first] - (sums[:, unit.last] - sums[:, unit.first])
+        if total >= _ENOUGH:
             return bool(main > _MOST * total)
         element = int(page.parent[element])
     return False
