@@ -24,6 +24,7 @@ from resiliparse.parse.html import HTMLTree
 from tasks.core.errors import InputError
 from tasks.formats.documents.text import clean
 from tasks.stages.extract.page_metadata import PageMetadata, read_page_metadata
+from tasks.stages.extract.rendering import as_scripted, join_lines, keep_characters, render
 from tasks.stages.extract.row import ExtractOptions, Rejected
 
 if TYPE_CHECKING:
@@ -126,10 +127,13 @@ def read_page(
     if b"\0" in source:
         source = source.replace(b"\0", b"")
         html = html.replace("\0", "")
+    html, source = shown_source(html, source)
     refuse_bombs(source)
     tree = HTMLTree.parse(html)
     metadata = read_page_metadata(tree, url, fetched_at)
     keep_posts(tree, source)
+    if render(tree, source) and config.extractor == "trafilatura" and tree.document is not None:
+        html = tree.document.html
     text, whole = _text(html, tree, metadata.stated_title, config)
     return ExtractedPage(clean(text), metadata, whole)
 
@@ -152,13 +156,22 @@ def _text(html: str, tree: HTMLTree, title: str, config: ExtractOptions | Extrac
 
         text = blocks_text(tree, title, comments=config.comments)
     # Pages that trafilatura does not recognize as articles (lists, tables, documentation) may have main text.
-    text = text or main_text(tree, comments=config.comments)
+    text = text or main_text(keep_characters(tree), comments=config.comments)
     # All visible text is shorter than the source, so for most pages this check makes a second extraction unnecessary.
     if len(text) < min(_LONG_TEXT, config.min_main_share * len(html)):
         everything = visible_text(tree)
         if len(text) < config.min_main_share * len(everything):
             return everything, True
     return text, False
+
+
+def shown_source(html: str, source: bytes) -> tuple[str, bytes]:
+    """Returns a page, as text and in UTF-8, without what a browser that runs scripts does not read as markup or text."""
+    scripted = as_scripted(source)
+    if scripted is not source:
+        html, source = scripted.decode("utf-8", "surrogatepass"), scripted
+    joined = join_lines(html)
+    return (html, source) if joined is html else (joined, joined.encode("utf-8", "surrogatepass"))
 
 
 def keep_posts(tree: HTMLTree, source: bytes) -> None:
