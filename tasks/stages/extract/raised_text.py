@@ -138,8 +138,9 @@ def _raised(node: ElementNode, text: str, *, short_ordinals: bool) -> str:
 
 def _is_letters(text: str, before: str, after: str, *, short_ordinals: bool) -> bool:
     """Returns whether raised letters belong to an ordinal or an abbreviation."""
-    if _NUMERAL_BEFORE.search(before):
-        return text in _LETTERS_OF_ORDINALS or (short_ordinals and text in ("o", "a"))
+    is_ordinal = text in _LETTERS_OF_ORDINALS or (short_ordinals and text in ("o", "a"))
+    if is_ordinal and _NUMERAL_BEFORE.search(before):
+        return True
     if text in ("o", "os"):
         return bool(_NUMBER_BEFORE.search(before))
     if len(text) == 1:  # "Dr Martin", and not a power

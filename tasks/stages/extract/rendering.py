@@ -59,6 +59,8 @@ _CANDIDATES = ", ".join((*_HIDDEN, *_READING_NAMES, *_RAISED_NAMES, LISTINGS))
 _MOST_CANDIDATES = 20_000
 
 _NOT_DISPLAYED = re.compile(r"(?i)(?:^|;)\s*+(?:display\s*+:\s*+none|visibility\s*+:\s*+(?:hidden|collapse))\b")
+# Shown as soon as a reader searches for its words (HTML Living Standard, section 6.1).
+_UNTIL_FOUND = "until-found"
 _NEVER_REMOVED = frozenset(("html", "body", "main", "article"))
 _HEADING_NAMES = ("h1", "h2", "h3", "h4", "h5", "h6")
 _HEADINGS = ", ".join(_HEADING_NAMES)
@@ -76,10 +78,11 @@ _ICON = re.compile("[#×¶§†‹›«»•·|\\s\u2190-\u21ff\u2300-\u23ff\u25
 _ICON_CLASS = re.compile(r"(?i)(?:^|[\s_-])(?:icons?|fa|fas|far|fab|glyphicon|material-(?:icons|symbols)[\w-]*)(?:[\s_-]|$)")
 _LIGATURE = re.compile(r"[a-z0-9_]{1,40}")
 
-# resiliparse takes a node with one character of three bytes for the glyph of an icon font; these are text.
+# resiliparse takes a node of three bytes, the last not ASCII, for the glyph of an icon font; these are text: one
+# character, or two as in "où".
 _LONE = re.compile(
-    "(>\\s*+[\u0800-\u1fff\u2010-\u2027\u2030-\u2038\u203b-\u205e\u2070-\u218f\u2200-\u22ff\u2e80-\u2fff\u3001-\ud7ff"
-    "\uf900-\ufefe\uff00-\uffef])(?=\\s*+<)"
+    "(>\\s*+(?:[!-~][\u0080-\u07ff]|[\u0800-\u1fff\u2010-\u2027\u2030-\u2038\u203b-\u205e\u2070-\u218f\u2200-\u22ff\u2e80-\u2fff\u3001-\ud7ff"
+    "\uf900-\ufefe\uff00-\uffef]))(?=\\s*+<)"
 )
 # Between two inline elements, as in "File > Save", arrows and shapes are text as well.
 _LONE_SIGN = re.compile("(</\\w++>\\s*+[\u2039\u203a\u2190-\u21ff\u2300-\u27bf\u2b00-\u2bff])(?=\\s*+<\\w)")
@@ -217,6 +220,8 @@ def render(tree: HTMLTree, source: bytes) -> bool:
             continue
         if name in _READING_NAMES:
             shown.remove_reading(node)
+        elif node.get_attribute("hidden") == _UNTIL_FOUND:
+            node.remove_attribute("hidden")
         elif shown.hides(node):
             shown.remove(node)
         elif name in _RAISED_NAMES:
@@ -267,7 +272,7 @@ class _Shown:
             return False
         hidden = node.get_attribute("hidden")
         style = node.get_attribute("style")
-        if (hidden is not None and hidden.lower() != "until-found") or (style and _NOT_DISPLAYED.search(style)):
+        if (hidden is not None and hidden.lower() != _UNTIL_FOUND) or (style and _NOT_DISPLAYED.search(style)):
             return not self._is_revealed(node)
         names = node.get_attribute("class") or ""
         if node.get_attribute("aria-hidden") == "true" and _is_icon(self._text(node), names):
@@ -306,10 +311,10 @@ def _is_label(node: ElementNode, text: str) -> bool:
 
 
 def keep_characters(tree: HTMLTree) -> HTMLTree:
-    """Returns a tree of which resiliparse keeps the nodes with a single character; the same one if there are none.
+    """Returns a tree of which resiliparse keeps the shortest texts; the same one if there are none.
 
-    It takes one character of three bytes in UTF-8 for the glyph of an icon font, in a text node between two tags as
-    well: a dash, a quotation mark, a Chinese character. An invisible character is added to each, which `clean` removes.
+    It takes three bytes of UTF-8 for the glyph of an icon font, in a text node between two tags as well: a dash, a
+    quotation mark, a Chinese character, the French word "où". An invisible character is added to each, which `clean` removes.
     Glyphs of the private use area, arrows and shapes that stand alone in an element stay as they are.
     """
     if tree.document is None:
