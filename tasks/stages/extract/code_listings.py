@@ -7,6 +7,7 @@ listing is a `pre` whose text is the code.
 """
 
 import re
+from collections.abc import Sequence
 from itertools import chain
 
 from resiliparse.parse.html import DocumentNode, ElementNode, HTMLTree, Node
@@ -37,21 +38,22 @@ _MOST_NODES = 50_000
 _LANGUAGE = re.compile(
     r"(?:^|\s)(?:language|lang|highlight-source|highlight-text|highlight|src|brush:|code)[-\s]\s*([\w+#.]++)(?!-)", re.I
 )
-_AFTER = re.compile(r"(?:^|\s)(?:hljs|sourceCode|syntaxhighlighter|prettyprint|highlight|codehilite)\s+([\w+#.]++)(?!-)")
+_AFTER = re.compile(
+    r"(?:^|\s)(?:hljs|sourceCode|syntaxhighlighter|prettyprint|highlight|codehilite)\s+([\w+#.]++)(?!-)"
+)
 _NO_LANGUAGE = frozenset(
     ("none", "plain", "plaintext", "text", "txt", "default", "nohighlight", "notranslate", "linenums", "html-basic")
 )
-_LANGUAGES = frozenset(
-    """
-    ada apache arduino asm awk basic bash bat c c# c++ clojure cmake cobol coffeescript console cpp crystal cs csharp css
-    cuda dart delphi diff django dockerfile elisp elixir elm erb erlang fortran fsharp gherkin glsl go golang gradle
-    graphql groovy haml handlebars haskell html http ini java javascript jinja js json jsx julia kotlin latex less lisp
-    lua make makefile markdown matlab mathematica md nginx nim nix objc objective-c ocaml octave pascal perl php
-    postgresql powershell prolog properties protobuf ps1 puppet py python python3 r racket rb rst ruby rust sass scala
-    scheme scss sh shell smalltalk solidity sql swift tcl terraform tex toml ts tsx twig typescript vb vbnet verilog vhdl
-    vim vue wasm xml xslt yaml yml zig zsh
-    """.split()
-)  # fmt: skip
+_NAMES = """
+    ada apache arduino asm awk basic bash bat c c# c++ clojure cmake cobol coffeescript console cpp crystal cs
+    csharp css cuda dart delphi diff django dockerfile elisp elixir elm erb erlang fortran fsharp gherkin glsl go
+    golang gradle graphql groovy haml handlebars haskell html http ini java javascript jinja js json jsx julia
+    kotlin latex less lisp lua make makefile markdown matlab mathematica md nginx nim nix objc objective-c ocaml
+    octave pascal perl php postgresql powershell prolog properties protobuf ps1 puppet py python python3 r racket rb
+    rst ruby rust sass scala scheme scss sh shell smalltalk solidity sql swift tcl terraform tex toml ts tsx twig
+    typescript vb vbnet verilog vhdl vim vue wasm xml xslt yaml yml zig zsh
+"""
+_LANGUAGES = frozenset(_NAMES.split())
 
 
 def is_listing(node: ElementNode) -> bool:
@@ -136,7 +138,7 @@ def _join_lines(document: DocumentNode) -> bool:
     return changed
 
 
-def _grouped(nodes: list[ElementNode], name: str) -> list[tuple[ElementNode, list[ElementNode]]]:
+def _grouped(nodes: Sequence[ElementNode], name: str) -> list[tuple[ElementNode, list[ElementNode]]]:
     """Returns elements with the lines in them; of nested lines only the outer ones."""
     groups: dict[ElementNode, list[ElementNode]] = {}
     last: ElementNode | None = None

@@ -1,9 +1,9 @@
 """Writes superscripts and subscripts as plain text that keeps their meaning: 10⁸, H₂O, x^{n+1}, 5½, 1st, ™.
 
 Reads and changes the `sup` and `sub` elements of a parsed page. Without their elements, 10<sup>8</sup> would read 108.
-In order: a mark of a footnote goes; a trademark, a degree or a fraction becomes its character; the letters of an ordinal
-or an abbreviation (1st, 2e, Mlle, no) stay letters; digits and signs, and up to two letters, become the characters of
-Unicode if all have one; all else is written as in TeX, x^{n+1} and x_{max}.
+In order: a mark of a footnote goes; a trademark, a degree or a fraction becomes its character; the letters of an
+ordinal or an abbreviation (1st, 2e, Mlle, no) stay letters; digits and signs, and up to two letters, become the
+characters of Unicode if all have one; all else is written as in TeX, x^{n+1} and x_{max}.
 """
 
 import re
@@ -20,9 +20,7 @@ _SUPERSCRIPT = dict(
         strict=True,
     )
 )
-_SUBSCRIPT = dict(
-    zip("0123456789+-\u2212=()aehijklmnoprstuvx", "₀₁₂₃₄₅₆₇₈₉₊₋₋₌₍₎ₐₑₕᵢⱼₖₗₘₙₒₚᵣₛₜᵤᵥₓ", strict=True)
-)
+_SUBSCRIPT = dict(zip("0123456789+-\u2212=()aehijklmnoprstuvx", "₀₁₂₃₄₅₆₇₈₉₊₋₋₌₍₎ₐₑₕᵢⱼₖₗₘₙₒₚᵣₛₜᵤᵥₓ", strict=True))
 _DIGITS_AND_SIGNS = re.compile(r"[0-9+\-\u2212=()]++")
 _MOST_LETTERS = 2
 # A longer text is set small, not raised: a caption, a note, an advertisement.
@@ -30,7 +28,8 @@ _MOST_CHARACTERS = 40
 
 _FRACTIONS = {
     (1, 2): "½", (1, 3): "⅓", (2, 3): "⅔", (1, 4): "¼", (3, 4): "¾", (1, 5): "⅕", (2, 5): "⅖", (3, 5): "⅗", (4, 5): "⅘",
-    (1, 6): "⅙", (5, 6): "⅚", (1, 7): "⅐", (1, 8): "⅛", (3, 8): "⅜", (5, 8): "⅝", (7, 8): "⅞", (1, 9): "⅑", (1, 10): "⅒",
+    (1, 6): "⅙", (5, 6): "⅚", (1, 7): "⅐", (1, 8): "⅛", (3, 8): "⅜", (5, 8): "⅝", (7, 8): "⅞", (1, 9): "⅑",
+    (1, 10): "⅒",
 }  # fmt: skip
 _SLASHES = ("/", "\u2044", "\u2215")
 _NUMBER = re.compile(r"[0-9]{1,4}")
@@ -66,7 +65,9 @@ _LABEL = re.compile(
 )
 _NUMBERED = re.compile(r"\[\s*+[0-9]{1,4}(?:\s*+[,;\-\u2013]\s*+[0-9]{1,4})*+\s*+\]")
 _BRACKETED = re.compile(r"\s*+\[[^\[\]]{1,40}\]\s*+")
-_NOTE_NAME = re.compile(r"(?i)(?:^|[\s_:-])(?:reference|noteref|footnote|fnref|citation|endnote|biblioref|cite|noprint)")
+_NOTE_NAME = re.compile(
+    r"(?i)(?:^|[\s_:-])(?:reference|noteref|footnote|fnref|citation|endnote|biblioref|cite|noprint)"
+)
 _NOTE_ANCHOR = re.compile(r"(?i)#.*?[0-9]|[^#]*+#[^#]*?(?:cite|note|fn|ftn|foot|edn|bib|ref)")
 _INLINE = frozenset(("A", "B", "I", "EM", "STRONG", "SPAN", "FONT", "VAR", "CITE", "SUP", "SUB"))
 _MOST_LEVELS = 8
@@ -162,10 +163,9 @@ def _denominator(node: ElementNode) -> ElementNode | None:
     if slash is None or slash.node_name != "#text" or (slash.text or "").strip() not in _SLASHES:
         return None
     below = slash.next_sibling
-    is_sub = isinstance(below, ElementNode) and below.local_name == "sub"
-    if not is_sub or not all(_NUMBER.fullmatch((part.text or "").strip()) for part in (node, below)):
+    if not isinstance(below, ElementNode) or below.local_name != "sub":
         return None
-    return below if isinstance(below, ElementNode) else None
+    return below if all(_NUMBER.fullmatch((part.text or "").strip()) for part in (node, below)) else None
 
 
 def _replace_fraction(tree: HTMLTree, above: ElementNode, below: ElementNode) -> None:

@@ -75,7 +75,9 @@ _MOST_LONG = 50
 _MOST_READ = 20_000_000
 # Pictures that scripts and style sheets draw with letters: arrows, shapes, dingbats, private use, link signs.
 _ICON = re.compile("[#×¶§†‹›«»•·|\\s\u2190-\u21ff\u2300-\u23ff\u2500-\u27bf\u2b00-\u2bff\ue000-\uf8ff\U0001f517]*+")
-_ICON_CLASS = re.compile(r"(?i)(?:^|[\s_-])(?:icons?|fa|fas|far|fab|glyphicon|material-(?:icons|symbols)[\w-]*)(?:[\s_-]|$)")
+_ICON_CLASS = re.compile(
+    r"(?i)(?:^|[\s_-])(?:icons?|fa|fas|far|fab|glyphicon|material-(?:icons|symbols)[\w-]*)(?:[\s_-]|$)"
+)
 _LIGATURE = re.compile(r"[a-z0-9_]{1,40}")
 
 # resiliparse takes a node of three bytes, the last not ASCII, for the glyph of an icon font; these are text: one
@@ -178,7 +180,8 @@ def join_lines(html: str) -> str:
     """
     if not any(mark in html for mark in _WIDE_MARKS):
         return html
-    parts, at = [], 0
+    parts: list[str] = []
+    at = 0
     for exact in _WITH_LAYOUT.finditer(html):
         parts += (_SEGMENT_BREAK.sub(_joined, html[at : exact.start()]), exact[0])
         at = exact.end()
@@ -314,7 +317,7 @@ def keep_characters(tree: HTMLTree) -> HTMLTree:
     """Returns a tree of which resiliparse keeps the shortest texts; the same one if there are none.
 
     It takes three bytes of UTF-8 for the glyph of an icon font, in a text node between two tags as well: a dash, a
-    quotation mark, a Chinese character, the French word "où". An invisible character is added to each, which `clean` removes.
+    quotation mark, a Chinese character, the French word "où". An invisible character is added to each.
     Glyphs of the private use area, arrows and shapes that stand alone in an element stay as they are.
     """
     if tree.document is None:
