@@ -9,7 +9,9 @@ characters of Unicode if all have one; all else is written as in TeX, x^{n+1} an
 import re
 from collections.abc import Sequence
 
-from resiliparse.parse.html import ElementNode, HTMLTree, Node
+from resiliparse.parse.html import ElementNode, HTMLTree, Node, TextNode
+
+from tasks.stages.extract.short_texts import keep_short
 
 # Superscripts and subscripts of Unicode (blocks Superscripts and Subscripts, Latin-1 Supplement, Phonetic Extensions).
 # The minus sign, and the hyphen that stands for it, have one; a dash has none.
@@ -112,7 +114,10 @@ def raise_text(tree: HTMLTree, nodes: Sequence[ElementNode]) -> bool:
 def _replace(tree: HTMLTree, node: ElementNode, text: str, *, short_ordinals: bool) -> bool:
     if node.local_name == "sup":
         if _is_note(node, text):
-            (_link_around(node) or node).remove()
+            mark = _link_around(node) or node
+            around = mark.previous_sibling, mark.next_sibling
+            mark.remove()
+            keep_short(*around)
             return True
         plain = _raised(node, text, short_ordinals=short_ordinals)
     else:
@@ -176,9 +181,11 @@ def _replace_fraction(tree: HTMLTree, above: ElementNode, below: ElementNode) ->
         fraction = f"{numbers[0]}/{numbers[1]}"
         if _text_before(above)[-1:].isdigit():
             fraction = f" {fraction}"
-    if (slash := above.next_sibling) is not None:
-        slash.text = ""
+    after = below.next_sibling
+    if isinstance(slash := above.next_sibling, TextNode):
+        slash.remove()
     below.remove()
+    keep_short(after)
     _become(tree, above, fraction)
 
 
@@ -228,9 +235,12 @@ def _text_after(node: Node) -> str:
 
 def _become(tree: HTMLTree, node: ElementNode, text: str) -> None:
     """Replaces an element by text, which becomes a part of the text before it if there is some."""
-    before = node.previous_sibling
+    before, after = node.previous_sibling, node.next_sibling
     if before is not None and before.node_name == "#text":
         before.text = (before.text or "") + text
         node.remove()
+        keep_short(before, after)
     elif tree.document is not None:
-        node.replace_with(tree.document.create_text_node(text))
+        written = tree.document.create_text_node(text)
+        node.replace_with(written)
+        keep_short(written, after)

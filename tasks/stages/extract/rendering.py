@@ -2,8 +2,7 @@
 
 Reads the source and the parsed tree of one page. `as_scripted` and `join_lines` rewrite the source before it is parsed;
 `render` changes the tree: hidden elements go, readings of ruby go, raised and lowered text keeps its meaning
-(`raised_text`), code keeps its lines (`code_listings`). `keep_characters` saves the single characters that resiliparse
-takes for icons.
+(`raised_text`), code keeps its lines (`code_listings`).
 
 Most pages need none of this. One CSS query finds the elements of all rules: it takes as long as a search of the source
 for two or three words. Every step is linear in the length of the page.
@@ -16,6 +15,7 @@ from resiliparse.parse.html import ElementNode, HTMLTree, Node
 
 from tasks.stages.extract.code_listings import LISTINGS, clean_listings, is_listing
 from tasks.stages.extract.raised_text import raise_text
+from tasks.stages.extract.short_texts import keep_short
 
 # Raw text of a browser that runs scripts (HTML Living Standard, sections 13.2.5 and 13.2.6.4): elements in which no tag
 # begins but their own end tag. `noscript` is one of them; resiliparse reads its content as markup.
@@ -37,7 +37,7 @@ WIDE = (
     "\uffe0-\uffe6\U00020000-\U0003fffd"
 )
 # Of these letters and marks no Chinese or Japanese text of some lines lacks all.
-_WIDE_MARKS = "。、，的の一是ー"
+_WIDE_MARKS = "。、，的の"
 _INLINE = "</?(?:a|abbr|b|big|cite|em|font|i|mark|q|s|small|span|strong|sub|sup|time|u|wbr)(?:\\s[^<>]*+)?+>"
 _SEGMENT_BREAK = re.compile(f"(?i)([{WIDE}])((?:[ \\t]|{_INLINE})*+)[\\r\\n]((?:\\s|{_INLINE})*+)(?=[{WIDE}])")
 _WITH_LAYOUT = re.compile(r"(?i)<(pre|textarea|script|style|listing|xmp)\b[^<]*+(?:<(?!/\1\b)[^<]*+)*+")
@@ -80,17 +80,6 @@ _ICON_CLASS = re.compile(
 )
 _LIGATURE = re.compile(r"[a-z0-9_]{1,40}")
 
-# resiliparse takes a node of three bytes, the last not ASCII, for the glyph of an icon font; these are text: one
-# character, or two as in "où".
-_LONE = re.compile(
-    "(>\\s*+(?:[!-~][\u0080-\u07ff]|[\u0800-\u1fff\u2010-\u2027\u2030-\u2038\u203b-\u205e\u2070-\u218f\u2200-\u22ff\u2e80-\u2fff\u3001-\ud7ff"
-    "\uf900-\ufefe\uff00-\uffef]))(?=\\s*+<)"
-)
-# Between two inline elements, as in "File > Save", arrows and shapes are text as well.
-_LONE_SIGN = re.compile("(</\\w++>\\s*+[\u2039\u203a\u2190-\u21ff\u2300-\u27bf\u2b00-\u2bff])(?=\\s*+<\\w)")
-WORD_JOINER = "\u2060"
-"""Invisible, and removed by `tasks.formats.documents.text.clean`."""
-
 
 def as_scripted(source: bytes) -> bytes:
     """Returns the source of a page without its noscript elements, which a browser that runs scripts does not show.
@@ -123,7 +112,9 @@ def as_scripted(source: bytes) -> bytes:
 def _noscript_spans(source: bytes) -> list[tuple[int, int, int, int]]:
     """Returns for each noscript element where it begins, where its content begins and ends, and where it ends."""
     spans: list[tuple[int, int, int, int]] = []
-    at, last = 0, source.lower().rfind(b"<noscript")
+    at, last = 0, max(source.rfind(b"<noscript"), source.rfind(b"<NOSCRIPT"))
+    if last < 0:
+        last = source.lower().rfind(b"<noscript")
     while at <= last and (found := _RAW_TEXT.search(source, at)):
         start, name = found.start(), found[1]
         if not name:
@@ -254,7 +245,9 @@ class _Shown:
 
     def remove(self, node: ElementNode) -> None:
         """Removes an element from the page."""
+        around = node.previous_sibling, node.next_sibling
         node.remove()
+        keep_short(*around)
         self._removed, self.changed = node, True
 
     def remove_reading(self, node: ElementNode) -> None:
@@ -311,23 +304,3 @@ def _is_label(node: ElementNode, text: str) -> bool:
     parent = node.parent
     is_title = parent is not None and (parent.node_name or "").lower() in _HEADING_NAMES
     return not is_title or bool(node.previous_sibling or node.next_sibling)
-
-
-def keep_characters(tree: HTMLTree) -> HTMLTree:
-    """Returns a tree of which resiliparse keeps the shortest texts; the same one if there are none.
-
-    It takes three bytes of UTF-8 for the glyph of an icon font, in a text node between two tags as well: a dash, a
-    quotation mark, a Chinese character, the French word "où". An invisible character is added to each.
-    Glyphs of the private use area, arrows and shapes that stand alone in an element stay as they are.
-    """
-    if tree.document is None:
-        return tree
-    source = tree.document.html
-    if source.isascii():
-        return tree
-    kept = _LONE_SIGN.sub(_with_joiner, _LONE.sub(_with_joiner, source))
-    return tree if kept is source or kept == source else HTMLTree.parse(kept)
-
-
-def _with_joiner(found: re.Match[str]) -> str:
-    return found[0] + WORD_JOINER
