@@ -8,7 +8,6 @@ listing is a `pre` whose text is the code.
 
 import re
 from collections.abc import Sequence
-from itertools import chain
 
 from resiliparse.parse.html import DocumentNode, ElementNode, HTMLTree, Node
 
@@ -19,8 +18,7 @@ _LISTING_CLASS = re.compile(r"(?:^|\s)(?:blob-code|line|crayon-line)(?:\s|$)")
 
 _NUMBERS = (
     ".linenos, .lineno, .linenodiv, .linenumber, .linenumbers, .line-number, .line-numbers, .line-numbers-rows,"
-    " .lineNumber, .gutter, .rouge-gutter, .hljs-ln-numbers, .hljs-ln-n, .blob-num, .crayon-nums, .lnt, .ln,"
-    " td[data-line-number]"
+    " .lineNumber, .gutter, .rouge-gutter, .hljs-ln-numbers, .hljs-ln-n, .blob-num, .crayon-nums, .lnt, .ln"
 )
 _NUMBER_TEXT = re.compile(r"[\d\s.:|]*+")
 _COPY = (
@@ -34,13 +32,11 @@ _BLOCKS = frozenset(("div", "p", "li", "tr"))
 # Elements between a line and its listing, in the highlighters named above.
 _MOST_LEVELS = 8
 _MOST_NODES = 50_000
+_MOST_FIGURES = 1_000
 
-_LANGUAGE = re.compile(
-    r"(?:^|\s)(?:language|lang|highlight-source|highlight-text|highlight|src|brush:|code)[-\s]\s*([\w+#.]++)(?!-)", re.I
-)
-_AFTER = re.compile(
-    r"(?:^|\s)(?:hljs|sourceCode|syntaxhighlighter|prettyprint|highlight|codehilite)\s+([\w+#.]++)(?!-)"
-)
+_LANGUAGE = re.compile(r"(?i)(?:^|\s)(?:language-|highlight-source-|src-|brush:\s*+)([a-z][\w+#.-]{0,39})")
+# "highlight-box" and "lang-en" name no language of code, so words after these prefixes must be known.
+_KNOWN_LANGUAGE = re.compile(r"(?:^|\s)(?:lang-|highlight-)?([\w+#.-]++)")
 _NO_LANGUAGE = frozenset(
     ("none", "plain", "plaintext", "text", "txt", "default", "nohighlight", "notranslate", "linenums", "html-basic")
 )
@@ -70,11 +66,9 @@ def code_language(class_value: str) -> str:
     >>> code_language("hljs language-python"), code_language("brush: Java; toolbar: false"), code_language("wide box")
     ('python', 'java', '')
     """
-    for found in chain(_LANGUAGE.finditer(class_value), _AFTER.finditer(class_value)):
-        name = found[1].lower().rstrip(".")
-        if name not in _NO_LANGUAGE and (found.re is _LANGUAGE or name in _LANGUAGES):
-            return name
-    return next((word for word in class_value.lower().split() if word in _LANGUAGES), "")
+    names = [found.lower().rstrip(".") for found in _LANGUAGE.findall(class_value)]
+    names += [found for found in _KNOWN_LANGUAGE.findall(class_value.lower()) if found in _LANGUAGES]
+    return next((name for name in names if name not in _NO_LANGUAGE), "")
 
 
 def clean_listings(tree: HTMLTree) -> bool:
@@ -90,7 +84,7 @@ def clean_listings(tree: HTMLTree) -> bool:
     changed |= _tables_to_listings(document)
     if changed:
         _unwrap_tables(document)
-    return changed
+    return _unwrap_figures(document) or changed
 
 
 def _line_numbers(document: DocumentNode) -> list[ElementNode]:
@@ -190,3 +184,15 @@ def _unwrap_tables(document: DocumentNode) -> None:
             if names:
                 listings[0].set_attribute("class", names)
             table.replace_with(listings[0])
+
+
+def _unwrap_figures(document: DocumentNode) -> bool:
+    """Makes figures with listings ordinary boxes: resiliparse leaves out all figures, as it does pictures."""
+    found = document.query_selector_all("figure:has(pre)")[:_MOST_FIGURES]
+    for figure in found:
+        box = document.create_element("div")
+        if names := figure.get_attribute("class"):
+            box.set_attribute("class", names)
+        box.append(*figure.child_nodes.values())
+        figure.replace_with(box)
+    return bool(found)
