@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from resiliparse.parse.html import DocumentNode, ElementNode, HTMLTree, Node
 
 _LOOSE_LINES = "td.blob-code, .syntaxhighlighter td.code .line, .crayon-pre .crayon-line"
-LISTINGS = f"pre, {_LOOSE_LINES}"
-"""Selector of the elements from which one knows that a page has code."""
-_LISTING_CLASS = re.compile(r"(?:^|\s)(?:blob-code|line|crayon-line)(?:\s|$)")
+LISTINGS = "pre, td.blob-code, td.code, div.crayon-pre"
+"""Selector of the elements by which a page with code is known."""
+_LISTING_NAMES = frozenset(("pre", "td", "div"))
+_LISTING_CLASS = re.compile(r"(?:^|\s)(?:blob-code|code|crayon-pre)(?:\s|$)")
 
 _NUMBERS = (
     ".linenos, .lineno, .linenodiv, .linenumber, .linenumbers, .line-number, .line-numbers, .line-numbers-rows,"
@@ -54,6 +55,8 @@ _LANGUAGES = frozenset(_NAMES.split())
 
 def is_listing(node: ElementNode) -> bool:
     """Returns whether an element is one of `LISTINGS`."""
+    if node.local_name not in _LISTING_NAMES:
+        return False
     return node.local_name == "pre" or bool(_LISTING_CLASS.search(node.get_attribute("class") or ""))
 
 

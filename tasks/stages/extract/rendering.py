@@ -11,7 +11,7 @@ for two or three words. Every step is linear in the length of the page.
 import re
 from collections.abc import Iterable
 
-from resiliparse.parse.html import ElementNode, HTMLTree, Node
+from resiliparse.parse.html import ElementNode, HTMLTree
 
 from tasks.stages.extract.code_listings import LISTINGS, clean_listings, is_listing
 from tasks.stages.extract.raised_text import raise_text
@@ -25,7 +25,11 @@ _RAW_TEXT = re.compile(
 _COMMENT_END = re.compile(rb"--!?>")
 _TAG_REST = re.compile(rb"""(?>[^>"'=]++|=\s*+(?>"[^"]*+"|'[^']*+')?+|["'])*+>""")
 _ANY_TAG = re.compile(rb"<[^>]*+>")
-_NOSCRIPT = b"noscript"
+_NOSCRIPT, _START, _END = b"noscript", b"<noscript", b"</noscript"
+_SIMPLE_TAG = re.compile(
+    rb"<(/?)(a|b|br|center|div|em|iframe|img|input|link|meta|p|picture|source|span|strong|style|)\b"
+)
+_VOID = frozenset((b"br", b"img", b"input", b"link", b"meta", b"source"))
 # A page whose text is in its noscript elements: so many bytes of text there, and less than a fifth of it elsewhere. A
 # shorter text only says that the page needs scripts.
 _FALLBACK_BYTES, _FALLBACK_SHARE = 500, 0.2
@@ -47,15 +51,15 @@ _SHOWN_ANYWAY = ":is(.katex, math, mjx-container, .mwe-math-element)"
 _HIDDEN = (
     "[hidden]",
     '[style*="none"]',
-    '[style*="hidden"]',
-    '[aria-hidden="true"]:not(:empty)',
-    '[class*="sr-only"]',
-    ".visually-hidden",
-    ".screen-reader-text",
+    '[style*="visib"]',
+    '[aria-hidden="true"]:not(svg, :empty)',
+    'span[class*="sr-only"]',
+    "span.visually-hidden",
+    "span.screen-reader-text",
 )
-_READING_NAMES = ("rt", "rp", "rtc")
+_READINGS = "rt, rp, rtc"
 _RAISED_NAMES = ("sup", "sub")
-_CANDIDATES = ", ".join((*_HIDDEN, *_READING_NAMES, *_RAISED_NAMES, LISTINGS))
+_CANDIDATES = ", ".join((*_HIDDEN, "ruby", *_RAISED_NAMES, LISTINGS))
 _MOST_CANDIDATES = 20_000
 
 _NOT_DISPLAYED = re.compile(r"(?i)(?:^|;)\s*+(?:display\s*+:\s*+none|visibility\s*+:\s*+(?:hidden|collapse))\b")
@@ -91,7 +95,7 @@ def as_scripted(source: bytes) -> bytes:
     Args:
         source: the page in UTF-8.
     """
-    if _NOSCRIPT not in source and _NOSCRIPT not in source.lower():
+    if _is_harmless(source):
         return source
     spans = _noscript_spans(source)
     if not spans:
@@ -107,6 +111,32 @@ def as_scripted(source: bytes) -> bytes:
         pairs = zip(shown, [*insides, b""], strict=True)
         return b"".join(part for pair in pairs for part in pair)
     return rest
+
+
+def _is_harmless(source: bytes) -> bool:
+    """Returns whether a parser that reads noscript elements as markup finds their ends as well, as it nearly always does.
+
+    Then their content has only elements that are closed in order, and none with a parsing of its own, so that the
+    extractors leave out these elements and nothing else.
+    """
+    at, size = source.find(_START), 0
+    if at < 0 and _NOSCRIPT not in source.lower():
+        return True
+    while at >= 0:
+        end = source.find(_END, at)
+        if end < 0 or b"<!" in (inside := source[at + len(_START) : end]):
+            return False
+        size += len(inside)
+        open_tags: list[bytes] = []
+        for closing, name in _SIMPLE_TAG.findall(inside):
+            if not name or (closing and (not open_tags or open_tags.pop() != name)):
+                return False
+            if not closing and name not in _VOID:
+                open_tags.append(name)
+        if open_tags or size >= _FALLBACK_BYTES * 4:
+            return False
+        at = source.find(_START, end)
+    return True
 
 
 def _noscript_spans(source: bytes) -> list[tuple[int, int, int, int]]:
@@ -212,14 +242,14 @@ def render(tree: HTMLTree, source: bytes) -> bool:
         name = node.local_name
         if node in formulas or shown.is_removed(node):
             continue
-        if name in _READING_NAMES:
-            shown.remove_reading(node)
-        elif node.get_attribute("hidden") == _UNTIL_FOUND:
+        if node.get_attribute("hidden") == _UNTIL_FOUND:
             node.remove_attribute("hidden")
         elif shown.hides(node):
             shown.remove(node)
         elif name in _RAISED_NAMES:
             raised.append(node)
+        elif name == "ruby":
+            shown.remove_readings(node)
         else:
             listings |= is_listing(node)
     changed = raise_text(tree, raised)
@@ -234,8 +264,6 @@ class _Shown:
         self.tree = tree
         self.changed = False
         self._removed: ElementNode | None = None
-        self._ruby: Node | None = None
-        self._has_readings = False
         self._read = self._long = 0
         self._all = -1
 
@@ -250,17 +278,13 @@ class _Shown:
         keep_short(*around)
         self._removed, self.changed = node, True
 
-    def remove_reading(self, node: ElementNode) -> None:
-        """Removes the reading of a Chinese, Japanese or Korean base, or the parentheses around it."""
-        ruby: Node | None = node.parent
-        if ruby is not None and ruby.node_name == "RTC":
-            ruby = ruby.parent
-        if ruby is None or ruby.node_name != "RUBY":
+    def remove_readings(self, ruby: ElementNode) -> None:
+        """Removes the readings of a Chinese, Japanese or Korean base, and the parentheses around them."""
+        if self._read > _MOST_READ or not _HAS_READING.search(self._text(ruby)):
             return
-        if ruby != self._ruby:
-            self._ruby, self._has_readings = ruby, bool(_HAS_READING.search(ruby.text or ""))
-        if self._has_readings:
-            self.remove(node)
+        for reading in ruby.query_selector_all(_READINGS)[:_MOST_CANDIDATES]:
+            if not self.is_removed(reading):
+                self.remove(reading)
 
     def hides(self, node: ElementNode) -> bool:
         """Returns whether a browser does not show an element, or shows an icon in its place."""
@@ -269,7 +293,8 @@ class _Shown:
         hidden = node.get_attribute("hidden")
         style = node.get_attribute("style")
         if (hidden is not None and hidden.lower() != _UNTIL_FOUND) or (style and _NOT_DISPLAYED.search(style)):
-            return not self._is_revealed(node)
+            text = self._text(node)
+            return bool(text) and not text.isspace() and not self._is_revealed(node, text)
         names = node.get_attribute("class") or ""
         if node.get_attribute("aria-hidden") == "true" and _is_icon(self._text(node), names):
             return True
@@ -280,10 +305,9 @@ class _Shown:
         self._read += len(text)
         return text
 
-    def _is_revealed(self, node: ElementNode) -> bool:
+    def _is_revealed(self, node: ElementNode, text: str) -> bool:
         """Returns whether a hidden element is so large a part of the page that a script must reveal it."""
-        size = len(self._text(node))
-        if size < _LONG:
+        if len(text) < _LONG:
             return False
         self._long += 1
         if self._long > _MOST_LONG:
@@ -294,12 +318,16 @@ class _Shown:
 
 
 def _is_icon(text: str, names: str) -> bool:
+    if not text or text.isspace():
+        return False
     return bool(_ICON.fullmatch(text)) or bool(_ICON_CLASS.search(names) and _LIGATURE.fullmatch(text.strip()))
 
 
 def _is_label(node: ElementNode, text: str) -> bool:
     """Returns whether a text for screen readers is a short label and no heading."""
-    if len(text) > _MOST_LABEL or node.local_name in _HEADING_NAMES or node.query_selector(_HEADINGS) is not None:
+    if len(text) > _MOST_LABEL or node.local_name in _HEADING_NAMES:
+        return False
+    if node.first_element_child is not None and node.query_selector(_HEADINGS) is not None:
         return False
     parent = node.parent
     is_title = parent is not None and (parent.node_name or "").lower() in _HEADING_NAMES
