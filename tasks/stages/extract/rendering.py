@@ -27,7 +27,8 @@ _TAG_REST = re.compile(rb"""(?>[^>"'=]++|=\s*+(?>"[^"]*+"|'[^']*+')?+|["'])*+>""
 _ANY_TAG = re.compile(rb"<[^>]*+>")
 _NOSCRIPT, _START, _END = b"noscript", b"<noscript", b"</noscript"
 _SIMPLE_TAG = re.compile(
-    rb"<(/?)(a|b|br|center|div|em|iframe|img|input|link|meta|p|picture|source|span|strong|style|)\b"
+    rb"<(/?)(a|aside|b|br|center|div|em|figure|form|h[1-6]|i|iframe|img|input|li|link|meta|p|picture|section|small|"
+    rb"source|span|strong|style|ul|)\b"
 )
 _VOID = frozenset((b"br", b"img", b"input", b"link", b"meta", b"source"))
 # A page whose text is in its noscript elements: so many bytes of text there, and less than a fifth of it elsewhere. A
@@ -50,7 +51,8 @@ _SPACES = re.compile(r"(<[^<>]*+>)|\s++")
 _SHOWN_ANYWAY = ":is(.katex, math, mjx-container, .mwe-math-element)"
 _HIDDEN = (
     "[hidden]",
-    '[style*="none"]',
+    '[style*="play:none"]',
+    '[style*="play: none"]',
     '[style*="visib"]',
     '[aria-hidden="true"]:not(svg, :empty)',
     'span[class*="sr-only"]',
@@ -114,7 +116,7 @@ def as_scripted(source: bytes) -> bytes:
 
 
 def _is_harmless(source: bytes) -> bool:
-    """Returns whether a parser that reads noscript elements as markup finds their ends as well, as it nearly always does.
+    """Returns whether a parser that reads noscript elements as markup finds their ends as well, as it mostly does.
 
     Then their content has only elements that are closed in order, and none with a parsing of its own, so that the
     extractors leave out these elements and nothing else.
@@ -126,14 +128,14 @@ def _is_harmless(source: bytes) -> bool:
         end = source.find(_END, at)
         if end < 0 or b"<!" in (inside := source[at + len(_START) : end]):
             return False
-        size += len(inside)
+        size += len(_ANY_TAG.sub(b"", inside))
         open_tags: list[bytes] = []
         for closing, name in _SIMPLE_TAG.findall(inside):
             if not name or (closing and (not open_tags or open_tags.pop() != name)):
                 return False
             if not closing and name not in _VOID:
                 open_tags.append(name)
-        if open_tags or size >= _FALLBACK_BYTES * 4:
+        if open_tags or size >= _FALLBACK_BYTES:
             return False
         at = source.find(_START, end)
     return True
