@@ -100,7 +100,9 @@ def _annotation(semantics: Element) -> str:
 def _tex(node: Element | str) -> str:
     if isinstance(node, str):
         return of_text(node.strip())
-    convert = _CONVERTERS.get(node.name)
+    # KaTeX has whole formulas in tokens, to set their spacing.
+    is_row = node.name in ("mi", "mo") and any(one.name in _CONVERTERS for one in node.children)
+    convert = None if is_row else _CONVERTERS.get(node.name)
     return convert(node) if convert else _row(node.content)
 
 
@@ -120,7 +122,7 @@ def _script(tex: str) -> str:
 
 def _is_one(tex: str) -> bool:
     """Returns whether a script after `tex` belongs to all of it."""
-    return len(tex) <= 1 or bool(_COMMAND.match(tex)) or tex.isdigit() or tex[-1] in ")]"
+    return len(tex) == 1 or bool(_COMMAND.match(tex)) or tex.isdigit() or tex[-1:] in (")", "]")
 
 
 # Rows
@@ -162,7 +164,7 @@ def _row(content: Sequence[Element | str]) -> str:
 def _operator(node: Element | str | None) -> Element | None:
     """Returns the operator that an element is, also within elements that only group."""
     while isinstance(node, Element):
-        if node.name == "mo":
+        if node.name == "mo" and not node.children:
             return node
         if node.name not in _GROUPS or len(node.content) != 1:
             return None
@@ -179,7 +181,7 @@ def _opens(operator: Element, sign: str, is_first: bool) -> bool:
 def _closes(operator: Element, sign: str, is_last: bool, fence: _Fence) -> bool:
     if sign in SAME:
         form = _form(operator)
-        return form == "postfix" or (fence.sign in SAME and form != "prefix" and is_last)
+        return form == "postfix" or ((fence.sign in SAME or not fence.sign) and form != "prefix" and is_last)
     return sign in CLOSING or (not sign and is_last)
 
 
@@ -314,7 +316,7 @@ def _mroot(node: Element) -> str:
 
 
 def _scripted(base: str, below: str, above: str) -> str:
-    if base and not _is_one(base):
+    if not _is_one(base):
         base = f"{{{base}}}"
     base += f"_{_script(below)}" if below else ""
     if above and _PRIMES.match(above):
@@ -350,10 +352,10 @@ def _mmultiscripts(node: Element) -> str:
 
     def attached(tex: str, scripts: list[str]) -> str:
         for below, above in zip(scripts[::2], [*scripts[1::2], ""], strict=False):
-            tex = _scripted(tex, below, above) if tex else "{}" + _scripted("", below, above)
+            tex = _scripted(tex, below, above)
         return tex
 
-    return joined([attached("", before), attached(_argument(base), after)])
+    return joined([attached("", before) if before else "", attached(_argument(base), after)])
 
 
 def _munder(node: Element) -> str:
@@ -494,7 +496,7 @@ _ONLY_ARRAY = re.compile(
     r"\\begin\{(?:array\}\{l*\}|matrix\}|aligned\})(.*)\\end\{(?:array|matrix|aligned)\}\Z", re.DOTALL
 )
 _ATOP = r" \atop "
-_GROUPS = frozenset(("mrow", "mstyle", "mpadded", "texatom", "semantics"))
+_GROUPS = frozenset(("mo", "mrow", "mstyle", "mpadded", "texatom", "semantics"))
 _CONVERTERS: dict[str, Callable[[Element], str]] = {
     "mi": _mi,
     "mn": _mn,

@@ -23,6 +23,7 @@ from resiliparse.parse.html import HTMLTree
 
 from tasks.core.errors import InputError
 from tasks.formats.documents.text import clean
+from tasks.stages.extract.formulas import write_formulas
 from tasks.stages.extract.page_metadata import PageMetadata, read_page_metadata
 from tasks.stages.extract.row import ExtractOptions, Rejected
 
@@ -130,6 +131,8 @@ def read_page(
     tree = HTMLTree.parse(html)
     metadata = read_page_metadata(tree, url, fetched_at)
     keep_posts(tree, source)
+    if write_formulas(tree, source) and config.extractor == "trafilatura":
+        html = str(tree)
     text, whole = _text(html, tree, metadata.stated_title, config)
     return ExtractedPage(clean(text), metadata, whole)
 
