@@ -83,6 +83,8 @@ def _stated(root: Element) -> str:
         for semantics in outer.children:
             if semantics.name == "semantics" and len(outer.children) == 1 and (tex := _annotation(semantics)):
                 return tex
+    if latex := root.exact("data-latex"):  # MathJax 4
+        return tidy_tex(latex)
     alternative = root.exact("alttext")
     if "ltx_Math" in root.markup or any(sign in alternative for sign in "\\^_"):
         return tidy_tex(alternative)
@@ -122,7 +124,9 @@ def _script(tex: str) -> str:
 
 def _is_one(tex: str) -> bool:
     """Returns whether a script after `tex` belongs to all of it."""
-    return len(tex) == 1 or bool(_COMMAND.match(tex)) or tex.isdigit() or tex[-1:] in (")", "]")
+    if len(tex) == 1 or _COMMAND.match(tex) or tex.isdigit() or tex[-1:] in (")", "]"):
+        return True
+    return tex.count(r"\right") == 1 and bool(_PAIRED.match(tex))
 
 
 # Rows
@@ -158,7 +162,14 @@ def _row(content: Sequence[Element | str]) -> str:
             parts.append(_tex(node))
     if fences and fences[-1].sign == "{" and len(parts) == fences[-1].at + 2 and parts[-1].startswith(r"\begin{"):
         parts[fences[-1].at :] = [_fenced(fences[-1], parts[-1:], "", "")]
+    if len(parts) == 3 and _BIG_PARENTHESES.fullmatch(parts[0] + parts[2]) and parts[1].count(_ATOP) == 1:
+        return _binomial(parts[1])
     return joined(_merged(parts))
+
+
+def _binomial(fraction: str) -> str:
+    above, _, below = fraction[1:-1].partition(_ATOP)
+    return rf"\binom{{{above}}}{{{below}}}"
 
 
 def _operator(node: Element | str | None) -> Element | None:
@@ -206,8 +217,7 @@ def _fenced(fence: _Fence, inside: list[str], closing: str, stretch: str) -> str
     if environment == "cases" and (rows := _ONLY_ARRAY.match(only)):
         return rf"\begin{{cases}}{rows[1]}\end{{cases}}"
     if fence.sign + closing == "()" and only.startswith("{") and only.count(_ATOP) == 1:
-        above, _, below = only[1:-1].partition(_ATOP)
-        return rf"\binom{{{above}}}{{{below}}}"
+        return _binomial(only)
     tex = joined(_merged(inside))
     opening = OPENING.get(fence.sign) or SAME.get(fence.sign) or "."
     ending = CLOSING.get(closing) or SAME.get(closing) or "."
@@ -258,6 +268,8 @@ def _mi(node: Element) -> str:
     plain = re.sub(r"\s", "", text)
     if plain in FUNCTIONS:
         return f"\\{plain}"
+    if node.get("data-mjx-texclass") == "op":
+        return _function(text)
     if not variant and _LETTERS.match(plain):
         return rf"\mathrm{{{of_text(plain)}}}" if plain.isascii() else in_text(text)
     return styled(variant or "italic", of_text(text))
@@ -334,6 +346,14 @@ def _msup(node: Element) -> str:
     return _scripted(base, "", above)
 
 
+def _sub(node: Element) -> str:
+    return f"_{_script(_row(node.content).strip())}"
+
+
+def _sup(node: Element) -> str:
+    return f"^{_script(_row(node.content).strip())}"
+
+
 def _msubsup(node: Element) -> str:
     base, below, above = _arguments(node, 3)
     return _scripted(base, below, above)
@@ -378,7 +398,7 @@ def _limits(node: Element, places: str) -> str:
     under, over = around.get("under"), around.get("over")
     if accented := _accented(base, under, over):
         return accented
-    below, above = _argument(under), _argument(over)
+    below, above = _stacked(_argument(under)), _stacked(_argument(over))
     arrow = ARROWS.get(sign.text) if (sign := _operator(children[0] if children else None)) else None
     if arrow:
         return rf"\{arrow}" + (f"[{below}]" if below else "") + f"{{{above}}}"
@@ -390,6 +410,13 @@ def _limits(node: Element, places: str) -> str:
         base = rf"\underset{{{below}}}{{{base}}}" if below else base
         return rf"\overset{{{above}}}{{{base}}}" if above else base
     return base + (f"_{_script(below)}" if below else "") + (f"^{_script(above)}" if above else "")
+
+
+def _stacked(tex: str) -> str:
+    """Returns a limit; lines in one column are a stack."""
+    start, end = r"\begin{matrix} ", r" \end{matrix}"
+    is_stack = tex.startswith(start) and tex.endswith(end) and "&" not in tex and tex.count(start) == 1
+    return rf"\substack{{{tex[len(start) : -len(end)]}}}" if is_stack else tex
 
 
 def _accented(base: str, under: Element | None, over: Element | None) -> str:
@@ -495,6 +522,8 @@ def _table_row(row: Element) -> tuple[list[str], str]:
 _ONLY_ARRAY = re.compile(
     r"\\begin\{(?:array\}\{l*\}|matrix\}|aligned\})(.*)\\end\{(?:array|matrix|aligned)\}\Z", re.DOTALL
 )
+_BIG_PARENTHESES = re.compile(r"\\[bB]igg?\(\\[bB]igg?\)")
+_PAIRED = re.compile(r"\\left[^a-z].*\\right(?:\\?[^a-zA-Z]|\\[a-z]++)\Z")
 _ATOP = r" \atop "
 _GROUPS = frozenset(("mo", "mrow", "mstyle", "mpadded", "texatom", "semantics"))
 _CONVERTERS: dict[str, Callable[[Element], str]] = {
@@ -510,6 +539,8 @@ _CONVERTERS: dict[str, Callable[[Element], str]] = {
     "msub": _msub,
     "msup": _msup,
     "msubsup": _msubsup,
+    "sub": _sub,  # of HTML, as pandoc writes simple formulas
+    "sup": _sup,
     "mmultiscripts": _mmultiscripts,
     "munder": _munder,
     "mover": _mover,

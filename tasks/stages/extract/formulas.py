@@ -26,8 +26,8 @@ MAX_FORMULAS = 20_000
 MAX_TEX = 100_000
 """Characters of a formula that is written."""
 
-# One of these is in the source of every page with markup of formulas: elements and classes of MathML, MathJax, MediaWiki
-# and pandoc have the first, KaTeX and services of pictures the second. Each search takes 0.1 ms of a page of 190 kB.
+# One of these is in the source of every page with markup of formulas: MathML, MathJax, MediaWiki and
+# pandoc have the first, KaTeX and services of pictures the second. Each search takes 0.1 ms of a page of 190 kB.
 _MARKS = (b"math", b"atex")
 _NO_EXAMPLE = ":not(pre *, code *)"
 
@@ -44,7 +44,7 @@ _PICTURES = (
 _QUERY = re.compile(r"[?&](?:latex|tex|math|chl)=([^&]*+)")
 # Commands before a formula that tell such a service how to draw it.
 _DRAWING = re.compile(
-    r"(?:\s*+\\(?:(?:dpi|bg|fg|fn)_?(?:\{[^{}]*+\}|\w++)|(?:inline|tiny|small|large|Large|LARGE|huge|displaystyle)\b))++\s*+"
+    r"(?:\s*+\\(?:(?:dpi|bg|fg|fn)_?(?:\{[^{}]*+\}|\w++)|(?:inline|tiny|small|[lL]arge|LARGE|huge|displaystyle)\b))++\s*+"
 )
 _IS_TEX = re.compile(r"[\\^_=<>+{}]|\A.\Z|\A[a-zA-Z]\w?\([^()]*+\)\Z")
 
@@ -200,20 +200,23 @@ def _latexml(tree: HTMLTree, table: ElementNode) -> bool:
     """Writes the rows of a table of equations, with their numbers, as a paragraph each."""
     paragraphs = []
     for row in table.query_selector_all("tr").values():
-        tex, words = "", (row.text or "").strip()
-        for math in row.query_selector_all("math:not(math *)").values():
-            words = words.replace((math.text or "").strip(), "", 1)
-            tex += (" " if tex else "") + tex_of_mathml(math.html)
+        formulas = row.query_selector_all("math:not(math *)").values()
         number = row.query_selector(".ltx_tag")
         label = (number.text or "").strip() if number is not None else ""
-        words = words.replace(label, "", 1).strip()
-        if words or len(tex) > MAX_TEX:
+        words = _visible(row) - sum(map(_visible, formulas)) - len("".join(label.split()))
+        tex = " ".join(tex_of_mathml(math.html) for math in formulas)
+        if words > 0 or len(tex) > MAX_TEX:
             return False
         if tex:
             paragraphs.append(_paragraph(tree, tex + (rf" \tag{{{label.strip('()')}}}" if label else "")))
     if paragraphs:
         table.replace_with(*paragraphs)
     return bool(paragraphs)
+
+
+def _visible(element: ElementNode) -> int:
+    """Returns the number of characters of an element without white space."""
+    return len("".join((element.text or "").split()))
 
 
 def _marked(tree: HTMLTree, element: ElementNode) -> bool:
