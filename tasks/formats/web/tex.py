@@ -124,7 +124,7 @@ TEXT_ESCAPES = str.maketrans(
     }
 )
 _WIDTHS = ((1.5, r"\qquad"), (0.7, r"\quad"), (0.4, r"\enspace"), (0.25, r"\;"), (0.2, r"\:"), (0.1, r"\,"))
-_LENGTH = re.compile(r"(-?\d*+\.?\d++)(em|ex|px|pt)")
+_LENGTH = re.compile(r"(-?(?:\d++(?:\.\d*+)?|\.\d++))(em|ex|px|pt)")
 _UNITS = {"em": 1.0, "ex": 0.43, "px": 0.0625, "pt": 0.1}
 _NAMED_SPACES = {"veryverythinmathspace": r"\,", "verythinmathspace": r"\,", "thinmathspace": r"\,"}
 _NAMED_SPACES |= {"mediummathspace": r"\:", "thickmathspace": r"\;", "verythickmathspace": r"\;"}
