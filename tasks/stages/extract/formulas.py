@@ -37,9 +37,9 @@ _MOST_BEFORE_SCRIPT = 3
 _SOURCE_DELIMITERS = ("$", r"\(", r"\[", r"\begin{")
 # Pictures whose alternative text is TeX, and addresses of services that draw the TeX in their query.
 _PICTURES = (
-    "img.math, img.tex, img.latex, img.ql-img-inline-formula, img.ql-img-displayed-equation,"
-    ' img[class*="mwe-math-fallback"], img[src*="latex.php"], img[src*="codecogs.com/"], img[src*="/equation?tex="],'
-    ' img[src*="mathtex.cgi"], img[src*="mimetex.cgi"], img[src*="/render/math?"], img[src*="/media/math/render/"]'
+    "img:is(.math, .tex, .latex, .ql-img-inline-formula, .ql-img-displayed-equation,"
+    ' [class*="mwe-math-fallback"], [src*="latex.php"], [src*="codecogs.com/"], [src*="/equation?tex="],'
+    ' [src*="mathtex.cgi"], [src*="mimetex.cgi"], [src*="/render/math?"], [src*="/media/math/render/"])'
 )
 _QUERY = re.compile(r"[?&](?:latex|tex|math|chl)=([^&]*+)")
 # Commands before a formula that tell such a service how to draw it.
@@ -79,9 +79,8 @@ def write_formulas(tree: HTMLTree, source: bytes) -> bool:
 
 def _outermost(selector: str) -> str:
     """Returns a selector without elements in others of it, and without those in examples."""
-    kinds = [one.strip() for one in selector.split(",")]
-    inside = ", ".join(f"{one} *" for one in (*kinds, "pre", "code"))
-    return ", ".join(f"{one}:not({inside})" for one in kinds)
+    inside = ", ".join(f"{one} *" for one in (*selector.split(", "), "pre", "code"))
+    return f":is({selector}):not({inside})"
 
 
 def _write(tree: HTMLTree, element: ElementNode, formula: _Formula | None) -> bool:
@@ -248,7 +247,7 @@ def _picture(tree: HTMLTree, element: ElementNode) -> bool:
     kind, alternative = element.class_name or "", element.getattr("alt") or ""
     tex = _drawn(alternative) if _IS_TEX.search(alternative) else ""
     tex = tex or _of_address(element.getattr("src") or "") or (_drawn(alternative) if "math" in kind.split() else "")
-    place = element.closest("div.math")
+    place = _place(element)
     number = place.query_selector(".eqno") if place is not None else None
     if number is not None and tex:
         tex += rf" \tag{{{(number.text or '').strip().rstrip('¶#').strip('()')}}}"
@@ -256,12 +255,22 @@ def _picture(tree: HTMLTree, element: ElementNode) -> bool:
     return _write(tree, element, _Formula(tex, place is not None or "display" in kind))
 
 
+def _place(element: ElementNode) -> ElementNode | None:
+    """Returns the element of Sphinx around a displayed picture, with or without a paragraph between."""
+    around = element.parent_element
+    if around is not None and around.tag == "p":
+        around = around.parent_element
+    return around if around is not None and around.tag == "div" and around.class_name == "math" else None
+
+
 def _of_address(address: str) -> str:
     query = _QUERY.search(address)
     if query:
         return _drawn(unquote_plus(query[1]))
     _, mark, rest = address.partition("?")
-    return _drawn(unquote(rest)) if mark and ("codecogs" in address or ".cgi" in address) else ""
+    return (
+        _drawn(unquote(rest.replace("&space;", " "))) if mark and ("codecogs" in address or ".cgi" in address) else ""
+    )
 
 
 def _drawn(tex: str) -> str:
@@ -283,5 +292,5 @@ _RULES: tuple[_Rule, ...] = (
     (_outermost(".mwe-math-element"), _mediawiki),
     (_outermost("span.math.inline, span.math.display"), _marked),
     (_outermost("math"), _math),
-    (_outermost(_PICTURES), _picture),
+    (f"{_PICTURES}{_NO_EXAMPLE}", _picture),
 )
