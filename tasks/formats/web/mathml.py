@@ -32,6 +32,7 @@ MAX_FENCES = 20
 """Nested delimiters in one row that are paired."""
 
 _SPACE = re.compile(r"\s++")
+_WORDS = re.compile(r"([^\W\d_]{2,}+)")
 _LETTERS = re.compile(r"[^\W\d_]{2,}+\Z")
 
 _TEX_TYPES = frozenset(("tex", "latex"))
@@ -101,11 +102,24 @@ def _annotation(semantics: Element) -> str:
 
 def _tex(node: Element | str) -> str:
     if isinstance(node, str):
-        return of_text(node.strip())
+        return _bare(node)
     # KaTeX has whole formulas in tokens, to set their spacing.
     is_row = node.name in ("mi", "mo") and any(one.name in _CONVERTERS for one in node.children)
     convert = None if is_row else _CONVERTERS.get(node.name)
     return convert(node) if convert else _row(node.content)
+
+
+def _bare(text: str) -> str:
+    """Returns text outside of tokens, where a name of several letters is one of a function."""
+    return joined([_word(one) if _LETTERS.match(one) else of_text(one) for one in _WORDS.split(text) if one])
+
+
+def _word(name: str) -> str:
+    return f"\\{name}" if name in FUNCTIONS else rf"\mathrm{{{of_text(name)}}}"
+
+
+def _strong(node: Element) -> str:
+    return styled("bold", _row(node.content))
 
 
 def _argument(node: Element | str | None) -> str:
@@ -158,6 +172,8 @@ def _row(content: Sequence[Element | str]) -> str:
             fence = fences.pop()
             inside = parts[fence.at + 1 :]
             parts[fence.at :] = [_fenced(fence, inside, sign, _stretch(operator))]
+        elif at == last and parts and not fences and sign in SAME and _stretch(operator) == "true":
+            parts = [_fenced(_Fence(0, "", "true"), parts, sign, "true")]
         else:
             parts.append(_tex(node))
     if fences and fences[-1].sign == "{" and len(parts) == fences[-1].at + 2 and parts[-1].startswith(r"\begin{"):
@@ -351,7 +367,8 @@ def _sub(node: Element) -> str:
 
 
 def _sup(node: Element) -> str:
-    return f"^{_script(_row(node.content).strip())}"
+    above = _row(node.content).strip()
+    return above if _PRIMES.match(above) else f"^{_script(above)}"
 
 
 def _msubsup(node: Element) -> str:
@@ -495,7 +512,9 @@ def _mtable(node: Element) -> str:
         return joined([rows[0][0][0], rf" \tag{{{rows[0][1]}}}"])
     lines = [" & ".join(cells) + (rf" \tag{{{label}}}" if label else "") for cells, label in rows]
     body = r" \\ ".join(lines)
-    alignment = node.get("columnalign").split()
+    first = next((one for one in node.children if one.name in ("mtr", "mlabeledtr")), node)
+    of_cells = "".join(f" {one.markup}" for one in first.children if one.name == "mtd")
+    alignment = node.get("columnalign").split() or _ALIGNED.findall(of_cells)
     letters = "".join(one[0] for one in alignment if one in ("left", "center", "right"))
     if widest > 1 and letters[:2] == "rl":
         return rf"\begin{{aligned}} {body} \end{{aligned}}"
@@ -522,6 +541,7 @@ def _table_row(row: Element) -> tuple[list[str], str]:
 _ONLY_ARRAY = re.compile(
     r"\\begin\{(?:array\}\{l*\}|matrix\}|aligned\})(.*)\\end\{(?:array|matrix|aligned)\}\Z", re.DOTALL
 )
+_ALIGNED = re.compile(r'(?:columnalign="|tml-)(left|center|right)')
 _BIG_PARENTHESES = re.compile(r"\\[bB]igg?\(\\[bB]igg?\)")
 _PAIRED = re.compile(r"\\left[^a-z].*\\right(?:\\?[^a-zA-Z]|\\[a-z]++)\Z")
 _ATOP = r" \atop "
@@ -541,6 +561,7 @@ _CONVERTERS: dict[str, Callable[[Element], str]] = {
     "msubsup": _msubsup,
     "sub": _sub,  # of HTML, as pandoc writes simple formulas
     "sup": _sup,
+    "strong": _strong,
     "mmultiscripts": _mmultiscripts,
     "munder": _munder,
     "mover": _mover,

@@ -11,8 +11,8 @@ import unicodedata
 _TABLE = r"""
 − - ∗ * ⁎ * ′ ' ″ '' ‴ ''' ⁗ '''' ∶ : ⁄ / ∕ / ‐ - ⩵ ==
 ± \pm ∓ \mp × \times ÷ \div ⋅ \cdot · \cdot ∘ \circ ∙ \bullet • \bullet ⋆ \star ★ \bigstar ⊕ \oplus ⊖ \ominus
-⊗ \otimes ⊘ \oslash ⊙ \odot ∧ \wedge ∨ \vee ∩ \cap ∪ \cup ⊎ \uplus ⊓ \sqcap ⊔ \sqcup ∖ \setminus ≀ \wr ⨿ \amalg
-† \dagger ‡ \ddagger ⊼ \barwedge ⊻ \veebar ⋉ \ltimes ⋊ \rtimes ⋄ \diamond ⊞ \boxplus ⊠ \boxtimes ⊡ \boxdot ⊟ \boxminus
+⊗ \otimes ⊘ \oslash ⊙ \odot ∧ \wedge ∨ \vee ∩ \cap ∪ \cup ⊎ \uplus ⊓ \sqcap ⊔ \sqcup ∖ \setminus ≀ \wr
+⧵ \setminus ⨿ \amalg † \dagger ‡ \ddagger ⊼ \barwedge ⊻ \veebar ⋉ \ltimes ⋊ \rtimes ⋄ \diamond ⊞ \boxplus ⊠ \boxtimes ⊡ \boxdot ⊟ \boxminus
 ≤ \leq ≥ \geq ⩽ \leqslant ⩾ \geqslant ≠ \neq ≡ \equiv ≢ \not\equiv ≈ \approx ≉ \not\approx ≅ \cong ≃ \simeq ∼ \sim
 ≁ \nsim ∝ \propto ≐ \doteq ≔ := ≕ =: ≜ \triangleq ≪ \ll ≫ \gg ⋘ \lll ⋙ \ggg ≺ \prec ≻ \succ ⪯ \preceq ⪰ \succeq
 ≼ \preccurlyeq ≽ \succcurlyeq ≲ \lesssim ≳ \gtrsim ⪅ \lessapprox ⪆ \gtrapprox ≶ \lessgtr ≷ \gtrless ≮ \nless ≯ \ngtr
@@ -77,22 +77,21 @@ BIG = frozenset(_BIG_NAMES.split())
 INTEGRALS = frozenset((r"\int", r"\iint", r"\iiint", r"\iiiint", r"\oint", r"\oiint"))
 # Accents: for one letter, and for a longer base or a stretched accent.
 OVER = {
-    **dict.fromkeys("^ˆ", ("hat", "widehat")),
-    **dict.fromkeys("~˜∼", ("tilde", "widetilde")),
-    **dict.fromkeys("¯ˉ", ("bar", "overline")),
-    **dict.fromkeys("‾―_", ("overline", "overline")),
+    **dict.fromkeys("^ˆ\u0302", ("hat", "widehat")),
+    **dict.fromkeys("~˜∼\u0303", ("tilde", "widetilde")),
+    **dict.fromkeys("¯ˉ‾\u0304\u0305", ("bar", "overline")),
+    **dict.fromkeys("―_", ("overline", "overline")),
     **dict.fromkeys("→⃗", ("vec", "overrightarrow")),
     "←": ("overleftarrow", "overleftarrow"),
     "↔": ("overleftrightarrow", "overleftrightarrow"),
-    "˙": ("dot", "dot"),
-    ".": ("dot", "dot"),
-    "¨": ("ddot", "ddot"),
+    **dict.fromkeys(".˙\u0307", ("dot", "dot")),
+    **dict.fromkeys("¨\u0308", ("ddot", "ddot")),
     "⃛": ("dddot", "dddot"),
-    "ˇ": ("check", "check"),
-    "˘": ("breve", "breve"),
-    "´": ("acute", "acute"),
-    "`": ("grave", "grave"),
-    "˚": ("mathring", "mathring"),
+    **dict.fromkeys("ˇ\u030c", ("check", "check")),
+    **dict.fromkeys("˘\u0306", ("breve", "breve")),
+    **dict.fromkeys("´\u0301", ("acute", "acute")),
+    **dict.fromkeys("`\u0300", ("grave", "grave")),
+    **dict.fromkeys("˚\u030a", ("mathring", "mathring")),
     **dict.fromkeys("⏞︷", ("overbrace", "overbrace")),
     "⎴": ("overbracket", "overbracket"),
 }
@@ -208,6 +207,8 @@ def styled(variant: str, tex: str) -> str:
     ('\\mathbb{R}', '\\boldsymbol{\\beta}', 'x', '\\Gamma')
     """
     command = _STYLES.get(variant, "")
+    if tex.startswith((r"\math", r"\boldsymbol{")):  # by its character already
+        return tex
     is_letters = tex.isascii() and tex.isalnum()
     if command == "mathbf" and not is_letters:
         command = "boldsymbol"

@@ -34,7 +34,9 @@ _NO_EXAMPLE = ":not(pre *, code *)"
 _RENDERED = ".MathJax_Display, .MathJax_SVG_Display, .MJXc-display, .MathJax, .MathJax_SVG, .MathJax_CHTML, .mjx-chtml"
 _OF_MATHJAX = ("MathJax", "MJX", "mjx", "MJXc")
 _MOST_BEFORE_SCRIPT = 3
-_SOURCE_DELIMITERS = ("$", r"\(", r"\[", r"\begin{")
+_SOURCE_DELIMITERS = ("$", r"\(", r"\[")
+# Spaces by which pandoc lays a formula out in HTML.
+_LAYOUT = re.compile("&nbsp;|[\u00a0\u2000-\u200a\u202f\u205f]")
 # Pictures whose alternative text is TeX, and addresses of services that draw the TeX in their query.
 _PICTURES = (
     "img:is(.math, .tex, .latex, .ql-img-inline-formula, .ql-img-displayed-equation,"
@@ -223,8 +225,8 @@ def _marked(tree: HTMLTree, element: ElementNode) -> bool:
     text = (element.text or "").strip()
     if not text or text.startswith(_SOURCE_DELIMITERS):
         return False
-    is_plain = element.first_element_child is None
-    tex = tidy_tex(text) if is_plain else tex_of_mathml(element.html)
+    is_source = element.first_element_child is None and any(sign in text for sign in "\\^_{")
+    tex = tidy_tex(text) if is_source else tex_of_mathml(_LAYOUT.sub("", element.html))
     return _write(tree, element, _Formula(tex, "display" in (element.class_name or "")))
 
 
