@@ -8,22 +8,18 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tasks.formats.web.mathml_tokens import SIZES, TOKENS, bare, function
 from tasks.formats.web.mathml_tree import Element, parse
 from tasks.formats.web.tex import (
     ARROWS,
     BIG,
     CLOSING,
-    FUNCTIONS,
     INTEGRALS,
     OPENING,
     OVER,
     SAME,
-    TEXT_ESCAPES,
     UNDER,
-    in_text,
     joined,
-    of_text,
-    space,
     styled,
     tidy_tex,
 )
@@ -32,8 +28,6 @@ MAX_FENCES = 20
 """Nested delimiters in one row that are paired."""
 
 _SPACE = re.compile(r"\s++")
-_WORDS = re.compile(r"([^\W\d_]{2,}+)")
-_LETTERS = re.compile(r"[^\W\d_]{2,}+\Z")
 
 _TEX_TYPES = frozenset(("tex", "latex"))
 
@@ -41,9 +35,6 @@ _MATRICES = {"()": "pmatrix", "[]": "bmatrix", "{}": "Bmatrix", "||": "vmatrix",
 _TALL = re.compile(
     r"\\(?:d?frac|binom|begin|sum|prod|i?i?int|oint|coprod|bigcup|bigcap|bigoplus|overset|underset|cfrac)\b"
 )
-_SIZES = {"1.2em": "big", "1.623em": "Big", "1.8em": "Big", "2.047em": "bigg", "2.4em": "bigg", "2.470em": "Bigg"}
-_SIZES |= {"3em": "Bigg", "3.0em": "Bigg"}
-
 _ENCLOSED = {
     "box": "boxed",
     "roundedbox": "boxed",
@@ -102,20 +93,11 @@ def _annotation(semantics: Element) -> str:
 
 def _tex(node: Element | str) -> str:
     if isinstance(node, str):
-        return _bare(node)
+        return bare(node)
     # KaTeX has whole formulas in tokens, to set their spacing.
     is_row = node.name in ("mi", "mo") and any(one.name in _CONVERTERS for one in node.children)
     convert = None if is_row else _CONVERTERS.get(node.name)
     return convert(node) if convert else _row(node.content)
-
-
-def _bare(text: str) -> str:
-    """Returns text outside of tokens, where a name of several letters is one of a function."""
-    return joined([_word(one) if _LETTERS.match(one) else of_text(one) for one in _WORDS.split(text) if one])
-
-
-def _word(name: str) -> str:
-    return f"\\{name}" if name in FUNCTIONS else rf"\mathrm{{{of_text(name)}}}"
 
 
 def _strong(node: Element) -> str:
@@ -163,7 +145,7 @@ def _row(content: Sequence[Element | str]) -> str:
     for at, node in enumerate(content):
         operator = _operator(node)
         sign = operator.text if operator is not None else None
-        if operator is None or sign is None or (sign and operator.get("minsize") in _SIZES):
+        if operator is None or sign is None or (sign and operator.get("minsize") in SIZES):
             parts.append(_applied(node, content[at + 1] if at < last else None))
         elif len(fences) < MAX_FENCES and _opens(operator, sign, at == 0 and last > 0):
             fences.append(_Fence(len(parts), sign, _stretch(operator)))
@@ -247,15 +229,8 @@ def _fenced(fence: _Fence, inside: list[str], closing: str, stretch: str) -> str
 def _applied(node: Element | str, following: Element | str | None) -> str:
     """Returns the TeX of an element in a row; a name before the sign of function application is an operator's."""
     if isinstance(node, Element) and node.name == "mi" and (sign := _operator(following)) and "\u2061" in sign.text:
-        return _function(node.text)
+        return function(node.text)
     return _tex(node)
-
-
-def _function(name: str) -> str:
-    plain = re.sub(r"\s", "", name)
-    if plain in FUNCTIONS:
-        return f"\\{plain}"
-    return rf"\operatorname{{{name.translate(TEXT_ESCAPES)}}}" if _LETTERS.match(plain) else of_text(name)
 
 
 def _merged(parts: list[str]) -> list[str]:
@@ -274,51 +249,6 @@ def _merged(parts: list[str]) -> list[str]:
             continue
         merged[-1] = part if len(letters) < 2 else f"\\{font}{{{''.join(letters)}}}"
     return merged
-
-
-# Tokens
-
-
-def _mi(node: Element) -> str:
-    text, variant = node.text, node.get("mathvariant")
-    plain = re.sub(r"\s", "", text)
-    if plain in FUNCTIONS:
-        return f"\\{plain}"
-    if node.get("data-mjx-texclass") == "op":
-        return _function(text)
-    if not variant and _LETTERS.match(plain):
-        return rf"\mathrm{{{of_text(plain)}}}" if plain.isascii() else in_text(text)
-    return styled(variant or "italic", of_text(text))
-
-
-def _mn(node: Element) -> str:
-    return styled(node.get("mathvariant").replace("normal", ""), of_text(node.text))
-
-
-def _mo(node: Element) -> str:
-    text = node.text
-    if _LETTERS.match(text):
-        return r"\bmod" if text == "mod" else _function(text)
-    tex = of_text(text)
-    size = _SIZES.get(node.get("minsize"))
-    if size and (text in OPENING or text in CLOSING or text in SAME):
-        return f"\\{size}{OPENING.get(text) or CLOSING.get(text) or SAME[text]}".strip()
-    return tex
-
-
-def _mtext(node: Element) -> str:
-    return in_text(node.text, node.get("mathvariant"))
-
-
-def _ms(node: Element) -> str:
-    quotes = node.exact("lquote") or '"', node.exact("rquote") or '"'
-    return in_text(quotes[0] + node.text + quotes[1], "")
-
-
-def _mspace(node: Element) -> str:
-    if node.get("linebreak") == "newline":
-        return r"\\"
-    return space(node.get("width"))
 
 
 # Layout
@@ -547,12 +477,7 @@ _PAIRED = re.compile(r"\\left[^a-z].*\\right(?:\\?[^a-zA-Z]|\\[a-z]++)\Z")
 _ATOP = r" \atop "
 _GROUPS = frozenset(("mo", "mrow", "mstyle", "mpadded", "texatom", "semantics"))
 _CONVERTERS: dict[str, Callable[[Element], str]] = {
-    "mi": _mi,
-    "mn": _mn,
-    "mo": _mo,
-    "mtext": _mtext,
-    "ms": _ms,
-    "mspace": _mspace,
+    **TOKENS,
     "mfrac": _mfrac,
     "msqrt": _msqrt,
     "mroot": _mroot,

@@ -12,7 +12,8 @@ _TABLE = r"""
 − - ∗ * ⁎ * ′ ' ″ '' ‴ ''' ⁗ '''' ∶ : ⁄ / ∕ / ‐ - ⩵ ==
 ± \pm ∓ \mp × \times ÷ \div ⋅ \cdot · \cdot ∘ \circ ∙ \bullet • \bullet ⋆ \star ★ \bigstar ⊕ \oplus ⊖ \ominus
 ⊗ \otimes ⊘ \oslash ⊙ \odot ∧ \wedge ∨ \vee ∩ \cap ∪ \cup ⊎ \uplus ⊓ \sqcap ⊔ \sqcup ∖ \setminus ≀ \wr
-⧵ \setminus ⨿ \amalg † \dagger ‡ \ddagger ⊼ \barwedge ⊻ \veebar ⋉ \ltimes ⋊ \rtimes ⋄ \diamond ⊞ \boxplus ⊠ \boxtimes ⊡ \boxdot ⊟ \boxminus
+⧵ \setminus ⨿ \amalg † \dagger ‡ \ddagger ⊼ \barwedge ⊻ \veebar ⋉ \ltimes ⋊ \rtimes ⋄ \diamond
+⊞ \boxplus ⊠ \boxtimes ⊡ \boxdot ⊟ \boxminus
 ≤ \leq ≥ \geq ⩽ \leqslant ⩾ \geqslant ≠ \neq ≡ \equiv ≢ \not\equiv ≈ \approx ≉ \not\approx ≅ \cong ≃ \simeq ∼ \sim
 ≁ \nsim ∝ \propto ≐ \doteq ≔ := ≕ =: ≜ \triangleq ≪ \ll ≫ \gg ⋘ \lll ⋙ \ggg ≺ \prec ≻ \succ ⪯ \preceq ⪰ \succeq
 ≼ \preccurlyeq ≽ \succcurlyeq ≲ \lesssim ≳ \gtrsim ⪅ \lessapprox ⪆ \gtrapprox ≶ \lessgtr ≷ \gtrless ≮ \nless ≯ \ngtr
