@@ -230,6 +230,10 @@ def _marked(tree: HTMLTree, element: ElementNode) -> bool:
     return _write(tree, element, _Formula(tex, "display" in (element.class_name or "")))
 
 
+def _attribute(tree: HTMLTree, element: ElementNode) -> bool:
+    return _write(tree, element, _Formula(tidy_tex(element.getattr("data-tex") or "")))
+
+
 def _math(tree: HTMLTree, element: ElementNode) -> bool:
     formula = _Formula(tex_of_mathml(element.html), _is_displayed(element))
     around = element.parent_element
@@ -293,6 +297,7 @@ _RULES: tuple[_Rule, ...] = (
     (_outermost(_RENDERED), _rendered),
     (_outermost(".mwe-math-element"), _mediawiki),
     (_outermost("span.math.inline, span.math.display"), _marked),
-    (_outermost("math"), _math),
+    (_outermost("span[data-tex]"), _attribute),
+    (_outermost(r"math, m\:math, mml\:math"), _math),
     (f"{_PICTURES}{_NO_EXAMPLE}", _picture),
 )

@@ -44,6 +44,8 @@ INLINE = {
     "mediawiki": f'<span class="mwe-math-element"><span class="mwe-math-mathml-inline" style="display:none">{MATH}'
     f'</span><img src="x" class="mwe-math-fallback-image-inline" aria-hidden="true" {FALLBACK}></span>',
     "mediawiki picture": f'<span class="mwe-math-element"><img src="x" {FALLBACK}></span>',
+    "mathml with a prefix": MATH.replace("</", "</mml:").replace("<", "<mml:").replace("<mml:/mml:", "</mml:"),
+    "attribute": '<span class="ztext-math" data-tex="E=mc^2"><span>E=mc2</span></span>',
     "stack exchange": f'<span class="math-container">{KATEX}</span>',
     "latexml": f'<math class="ltx_Math" alttext="E=mc^2" display="inline">{ROW}</math>',
     "pandoc": '<span class="math inline">E=mc^2</span>',
@@ -78,6 +80,7 @@ AS_THEY_ARE = {
     "stack exchange": '<span class="math-container">$E=mc^2$</span>',
     "dollars": "from $5 to $6 for mathematics in latex",
     "photograph": '<img src="math.jpg" class="photo" alt="E = mc^2">',
+    "nested example": f"<pre><b><i>{MATH}</i></b></pre>",
     "example": "<code>&lt;math&gt;x&lt;/math&gt;</code> and <code><span class=katex-error>x</span></code>",
 }
 
