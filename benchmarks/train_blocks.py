@@ -40,7 +40,7 @@ from benchmarks.unseen_hosts import classifier_of, site_of, texts_by, write_fold
 from tasks.formats.documents.text import hash64
 from tasks.stages.extract.block_features import COLUMNS, CONTEXT, context, features
 from tasks.stages.extract.blocks import SCALE, candidates, parse_trees
-from tasks.stages.extract.html import show, shown_source, main_text
+from tasks.stages.extract.html import main_text, show, shown_source
 from tasks.stages.extract.page_blocks import Blocks, read_blocks
 from tasks.stages.extract.page_metadata import read_page_metadata
 

@@ -80,7 +80,7 @@ def plain(blocks: Iterable[Block]) -> str:
     >>> plain([Block("item", "one"), Block("item", "two", gap=LINE), Block("table", rows=(("a", "b"),))])
     'one\ntwo\n\na\tb'
     """
-    return _joined(blocks, lambda block: _plain_rows(block.rows) if block.kind == "table" else block.text)
+    return _joined(blocks, _unmarked_block)
 
 
 def markdown(blocks: Iterable[Block]) -> str:
@@ -103,6 +103,12 @@ def _joined(blocks: Iterable[Block], text_of: Callable[[Block], str]) -> str:
         parts.append(text)
         before = block
     return "".join(parts)
+
+
+def _unmarked_block(block: Block) -> str:
+    if block.kind == "table":
+        return _plain_rows(block.rows)
+    return " ".join(block.text.split()) if block.kind == "heading" else block.text
 
 
 def _marked(block: Block) -> str:

@@ -4,9 +4,9 @@ Reads the markup of a `table` element as the parser serializes it: every element
 Authors use tables for data and, on old pages, to arrange a page. A table holds data if it has a header or a caption, or
 two rows and two columns of short cells, and neither a table, a heading, a form nor mostly links inside.
 
-Cells are placed as browsers place them (HTML Living Standard, section 4.9.12, "forming a table"), without its errors: a
-cell that spans several rows is repeated in each of them, so that every row is complete; the other columns of a cell that
-spans several columns are empty.
+Cells are placed as browsers place them (HTML Living Standard, section 4.9.12, "forming a table"), without its errors. A
+cell that spans several rows is repeated in each of them, so that every row is complete; the other columns of a cell
+that spans several columns are empty.
 """
 
 import re

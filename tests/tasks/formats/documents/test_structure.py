@@ -27,8 +27,8 @@ MANUAL = [
 
 def test_markdown_has_the_marks_of_each_kind() -> None:
     assert markdown(MANUAL) == (
-        "## Doors\n\nThey open.\n- pull\n  3. turn\n     slowly\n\n> No.\n> Never.\n\nhinge\n: what it hangs on\n\nMasses\n\n"
-        "| Part | Mass |\n| --- | --- |\n| Hinge \\| pin | 3 kg |\n| Lock |  |\n\n$$F = ma$$\n\n"
+        "## Doors\n\nThey open.\n- pull\n  3. turn\n     slowly\n\n> No.\n> Never.\n\nhinge\n: what it hangs on\n\n"
+        "Masses\n\n| Part | Mass |\n| --- | --- |\n| Hinge \\| pin | 3 kg |\n| Lock |  |\n\n$$F = ma$$\n\n"
         "````python\ndef f():\n    return 1\n\n\n# ```\n````\n\nleft\tright"
     )
 
