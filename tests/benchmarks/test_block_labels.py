@@ -19,7 +19,7 @@ def test_a_short_item_is_one_unit_and_a_post_in_a_list_is_not() -> None:
 
 
 def test_the_blocks_of_a_unit_have_the_label_of_most_of_its_words() -> None:
-    words = [["2"], ["cups"], ["heaped"], ["flour"], ["2"], ["likes", "today"]]
+    words = [["2"], ["cups"], ["of", "flour"], ["sifted"], ["2"], ["likes", "today"]]
     gold = ["Take", "2", "cups", "of", "flour", "for", "2"]
     labels, _ = labels_by_text(words, gold, np.array([0, 0, 0, 0, 1, 1]))
     assert labels.tolist() == [1, 1, 1, 1, 0, 0]
