@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from benchmarks.page_kinds import words_of
 from tasks.stages.extract.page_blocks import TAG_NAMES, Blocks
+from tasks.stages.extract.page_structure import units as structure_units
 
 _SHORTEST_RUN = 3
 _GOLD, _SILVER, _SURE_SILVER = 0.4, 0.03, 0.12
@@ -31,7 +32,8 @@ Labels = tuple[Floats, Floats]
 def units_of(page: Blocks) -> NDArray[np.int64]:
     """Returns for each block the number of its unit: blocks with one number have one label.
 
-    A short item of a list is a unit; longer items are posts of a forum, or boxes.
+    A data table or the code of one element is a unit, and so is a short item of a list; longer items are posts of a
+    forum, or boxes.
     """
     lengths = np.array([len(words_of(page.text(index))) for index in range(len(page))])
     words = np.append(0, np.cumsum(lengths))
@@ -41,6 +43,8 @@ def units_of(page: Blocks) -> NDArray[np.int64]:
         first, last = page.first[element], page.last[element]
         if words[last] - words[first] <= _MOST_WORDS:
             units[first:last] = element
+    for unit in structure_units(page):
+        units[unit.first : unit.last] = units[unit.first]
     return units
 
 

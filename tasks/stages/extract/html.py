@@ -22,6 +22,7 @@ from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
 from tasks.core.errors import InputError
+from tasks.formats.documents.structure import write
 from tasks.formats.documents.text import clean
 from tasks.stages.extract.page_metadata import PageMetadata, read_page_metadata
 from tasks.stages.extract.row import ExtractOptions, Rejected
@@ -111,7 +112,8 @@ def read_page(
 
     Args:
         html: the decoded page.
-        config: settings, of which `extractor`, `comments` and `min_main_share` are read; None for the defaults.
+        config: settings, of which `extractor`, `text`, `comments`, `min_main_share` and `max_table_rows` are read; None
+            for the defaults.
         source: the same page in UTF-8, if available: bytes are searched several times as fast as text.
         url: URL of the page, which may contain its date.
         fetched_at: time of its capture, after which it cannot have been published.
@@ -131,7 +133,7 @@ def read_page(
     metadata = read_page_metadata(tree, url, fetched_at)
     keep_posts(tree, source)
     text, whole = _text(html, tree, metadata.stated_title, config)
-    return ExtractedPage(clean(text), metadata, whole)
+    return ExtractedPage(text, metadata, whole)
 
 
 @functools.cache
@@ -142,23 +144,34 @@ def _defaults() -> ExtractOptions:
 
 
 def _text(html: str, tree: HTMLTree, title: str, config: ExtractOptions | ExtractConfig) -> tuple[str, bool]:
+    """Returns the clean text of a page, and whether it is all visible text."""
     if config.extractor == "visible":
-        return visible_text(tree), True
+        return _written(tree, visible_text(tree), config), True
     text = ""
     if config.extractor == "trafilatura":
-        text = trafilatura_text(html, comments=config.comments)
+        text = _written(tree, trafilatura_text(html, comments=config.comments), config)
     elif config.extractor == "blocks":
-        from tasks.stages.extract.blocks import blocks_text  # imported here, because it needs NumPy and the weights
+        from tasks.stages.extract.blocks import main_blocks  # imported here, because it needs NumPy and the weights
 
-        text = blocks_text(tree, title, comments=config.comments)
+        blocks = main_blocks(tree, title, comments=config.comments, most_rows=config.max_table_rows)
+        text = write(blocks, config.text)
     # Pages that trafilatura does not recognize as articles (lists, tables, documentation) may have main text.
-    text = text or main_text(tree, comments=config.comments)
+    text = text or _written(tree, main_text(tree, comments=config.comments), config)
     # All visible text is shorter than the source, so for most pages this check makes a second extraction unnecessary.
     if len(text) < min(_LONG_TEXT, config.min_main_share * len(html)):
         everything = visible_text(tree)
         if len(text) < config.min_main_share * len(everything):
-            return everything, True
+            return _written(tree, everything, config), True
     return text, False
+
+
+def _written(tree: HTMLTree, text: str, config: ExtractOptions | ExtractConfig) -> str:
+    """Returns the text of another extractor, clean, in the form of the recipe."""
+    if config.text == "plain" or not text:
+        return clean(text)
+    from tasks.stages.extract.blocks import blocks_of_text
+
+    return write(blocks_of_text(tree, text, most_rows=config.max_table_rows), "markdown") or clean(text)
 
 
 def keep_posts(tree: HTMLTree, source: bytes) -> None:

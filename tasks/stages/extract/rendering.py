@@ -1,0 +1,6 @@
+"""Rendering."""
+
+
+def code_language(value: str) -> str:
+    """Returns the language."""
+    return ""
