@@ -47,6 +47,7 @@ _WINDOW = 20_000  # characters that another extractor's text may have between tw
 _SHORTEST_PARAGRAPH = 15  # words
 # A page with most of its candidate text in blocks with odds between 1 : 2.7 and 2.7 : 1 differs from the training data.
 _UNCERTAIN, _MAX_UNCERTAIN_SHARE = 1.0, 0.7
+_DISPLAYED = (("$$", "$$"), (r"\[", r"\]"))
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,8 @@ def main_blocks(
         return []
     if comments:
         is_main |= _comments(rows)
+    if any(opening in page.source for opening, _ in _DISPLAYED):
+        _add_formulas(page, is_main)
     return structure(page, is_main, found)
 
 
@@ -177,6 +180,20 @@ def blocks_of_text(tree: HTMLTree, text: str, *, most_rows: int | None = None) -
 def _is_uncertain(odds: NDArray[np.float64], words: NDArray[np.float32]) -> bool:
     candidate_words = words * (odds > -_UNCERTAIN)
     return bool(candidate_words[odds < _UNCERTAIN].sum() > _MAX_UNCERTAIN_SHARE * candidate_words.sum())
+
+
+def _add_formulas(page: Blocks, is_main: NDArray[np.bool_]) -> None:
+    """Adds displayed formulas next to main text: they have no words by which a block is classified."""
+    formulas = [
+        index
+        for index, begin in enumerate(page.begin.tolist())
+        for opening, closing in _DISPLAYED
+        if page.source.startswith(opening, begin) and page.text(index).endswith(closing)
+    ]
+    for order, beside in ((formulas, -1), (reversed(formulas), 1)):
+        for index in order:
+            if 0 <= index + beside < len(page) and is_main[index + beside]:
+                is_main[index] = True
 
 
 def _comments(rows: NDArray[np.float32]) -> NDArray[np.bool_]:

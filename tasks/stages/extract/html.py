@@ -24,8 +24,11 @@ from resiliparse.parse.html import HTMLTree
 from tasks.core.errors import InputError
 from tasks.formats.documents.structure import write
 from tasks.formats.documents.text import clean
+from tasks.stages.extract.formulas import write_formulas
 from tasks.stages.extract.page_metadata import PageMetadata, read_page_metadata
+from tasks.stages.extract.rendering import as_scripted, join_lines, render
 from tasks.stages.extract.row import ExtractOptions, Rejected
+from tasks.stages.extract.short_texts import WORD_JOINER, keep_characters
 
 if TYPE_CHECKING:
     from tasks.stages.extract.config import ExtractConfig
@@ -128,10 +131,12 @@ def read_page(
     if b"\0" in source:
         source = source.replace(b"\0", b"")
         html = html.replace("\0", "")
+    html, source = shown_source(html, source)
     refuse_bombs(source)
     tree = HTMLTree.parse(html)
     metadata = read_page_metadata(tree, url, fetched_at)
-    keep_posts(tree, source)
+    if show(tree, source) and config.extractor == "trafilatura":
+        html = str(tree)
     text, whole = _text(html, tree, metadata.stated_title, config)
     return ExtractedPage(text, metadata, whole)
 
@@ -165,6 +170,27 @@ def _text(html: str, tree: HTMLTree, title: str, config: ExtractOptions | Extrac
     return text, False
 
 
+def show(tree: HTMLTree, source: bytes) -> bool:
+    """Changes a parsed page into what a browser shows, with formulas as TeX; returns whether text was changed.
+
+    Args:
+        tree: the page.
+        source: the same page in UTF-8, as `shown_source` returns it.
+    """
+    keep_posts(tree, source)
+    has_formulas = write_formulas(tree, source)
+    return render(tree, source) or has_formulas
+
+
+def shown_source(html: str, source: bytes) -> tuple[str, bytes]:
+    """Returns a page, as text and in UTF-8, as a browser that runs scripts reads it before it shows it."""
+    scripted = as_scripted(source)
+    if scripted is not source:
+        html, source = scripted.decode("utf-8", "surrogatepass"), scripted
+    joined = join_lines(html)
+    return (html, source) if joined is html else (joined, joined.encode("utf-8", "surrogatepass"))
+
+
 def _written(tree: HTMLTree, text: str, config: ExtractOptions | ExtractConfig) -> str:
     """Returns the text of another extractor, clean, in the form of the recipe."""
     if config.text == "plain" or not text:
@@ -184,7 +210,7 @@ def keep_posts(tree: HTMLTree, source: bytes) -> None:
 def main_text(tree: HTMLTree, *, comments: bool = False) -> str:
     """Returns resiliparse's main text without boilerplate; `comments` keeps readers' comments."""
     text: str = extract_plain_text(
-        tree,
+        keep_characters(tree),
         preserve_formatting=True,
         main_content=True,
         comments=comments,
@@ -193,7 +219,7 @@ def main_text(tree: HTMLTree, *, comments: bool = False) -> str:
         alt_texts=False,
         skip_elements=list(BOILERPLATE),
     )
-    return text
+    return text.replace(WORD_JOINER, "")
 
 
 def visible_text(tree: HTMLTree) -> str:

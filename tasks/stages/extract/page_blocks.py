@@ -125,7 +125,9 @@ _RAW = re.compile(
 )
 _TAG = re.compile(r'<[^>"]*+(?:"[^"]*+"[^>"]*+)*+>')
 _NAMES = re.compile(r'\s(?:class|id|role|itemprop)="([^"]+)"')
-_HIDDEN = re.compile(r'\shidden[=>\s]|\sstyle="[^"]*?display:\s*none|\saria-hidden="true"')
+# Attributes by name: the word "hidden" in the value of another one hides nothing.
+_HIDES = r'\s(?:hidden(?!="until-found")[=>\s]|style="(?:[^"]*?[;\s])?display\s*+:\s*+none|aria-hidden="true")'
+_HIDDEN = re.compile(rf'<[^\s>]++(?:(?!{_HIDES})\s++[^\s=">]*+(?:="[^"]*+")?+)*+{_HIDES}')
 _ANY_TAG = re.compile(r"<[^>]*>")
 _BREAK = "\x1e"  # stands for a line break while white space is collapsed
 _LONGEST = 8  # compared letters of an element name
@@ -536,7 +538,7 @@ def _read_groups(tag: str, name: int) -> tuple[int, ...]:
     groups: tuple[int, ...] = _TAG_GROUPS[name]
     if '="' in tag:
         groups += _attribute_groups(tag)
-        if ("hidden" in tag or "none" in tag) and _HIDDEN.search(tag):
+        if ("hidden" in tag or "none" in tag) and _HIDDEN.match(tag):
             groups += NAMED["hidden"]
     return groups
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from tasks.formats.documents.structure import BLANK, Block, Kind
 from tasks.formats.documents.text import clean, clean_code
+from tasks.stages.extract.code_listings import code_language
 from tasks.stages.extract.page_blocks import TAG_NAMES, Blocks
-from tasks.stages.extract.rendering import code_language
 from tasks.stages.extract.tables import Table, read_table
 
 _HEADINGS = {TAG_NAMES.index(f"h{level}"): level for level in range(1, 7)}
@@ -27,7 +27,7 @@ _KINDS: dict[int, Kind] = {
     **{_PRE: "code", _LI: "item", _DT: "term", _DD: "definition", _QUOTE: "quote"},
     **{TAG_NAMES.index(name): "caption" for name in ("figcaption", "caption")},
 }
-_DISPLAYED = re.compile(r"\$\$(?:(?!\$\$).)+\$\$", re.DOTALL)
+_DISPLAYED = re.compile(r"\$\$(?:(?!\$\$).)++\$\$|\\\[(?:(?!\\\]).)++\\\]", re.DOTALL)
 _START = re.compile(r'\sstart="(\d{1,9})"')
 _CLASS = re.compile(r'\s(?:class|data-lang|data-language)="([^"]{1,200})"')
 _CODE = re.compile(r'\s*+<code\b[^>"]*+(?:"[^"]*+"[^>"]*+)*+>')
@@ -199,7 +199,7 @@ class _KindReader:
             if kind == "item":
                 level, number = self._place(element)
                 return Block("item", text, level, number, gap=gap)
-        if kind == "paragraph" and text.startswith("$$") and _DISPLAYED.fullmatch(text):
+        if kind == "paragraph" and text.startswith(("$$", "\\[")) and _DISPLAYED.fullmatch(text):
             kind = "formula"
         return Block(kind, text, gap=gap)
 
