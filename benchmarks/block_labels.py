@@ -133,7 +133,7 @@ def _shared(words: Sequence[list[str]], other: str) -> list[float]:
     """Returns the share of each block's three-word runs in another text; for shorter blocks whether it has the line."""
     held = words_of(other)
     runs = set(zip(held, held[1:], held[2:], strict=False))
-    lines = {tuple(words_of(line)) for line in other.split("\n")}
+    lines = {tuple(words_of(line)) for line in other.split("\n")} - {()}
     found = []
     for own in words:
         of_block = list(zip(own, own[1:], own[2:], strict=False))

@@ -39,7 +39,7 @@ from benchmarks.page_kinds import KindPage, read_kinds, words_of
 from benchmarks.unseen_hosts import classifier_of, site_of, texts_by, write_fold, write_sites, write_trees
 from tasks.formats.documents.text import hash64
 from tasks.stages.extract.block_features import COLUMNS, CONTEXT, context, features
-from tasks.stages.extract.blocks import SCALE, candidates, parse_trees
+from tasks.stages.extract.blocks import SCALE, candidates, default_classifier, parse_trees
 from tasks.stages.extract.html import main_text, show, shown_source
 from tasks.stages.extract.page_blocks import Blocks, read_blocks
 from tasks.stages.extract.page_metadata import read_page_metadata
@@ -192,8 +192,17 @@ def folds(of: Sequence[Example], count: int) -> Iterator[tuple[list[Example], li
         )
 
 
-def cross_validated(of: Sequence[Example], count: int = FOLDS, kept: Path | None = None) -> dict[str, Any]:
-    """Scores every page with trees that were not trained on its site; writes the trees of the folds to `kept`."""
+def cross_validated(
+    of: Sequence[Example], without: Sequence[Page] = (), count: int = FOLDS, kept: Path | None = None
+) -> dict[str, Any]:
+    """Scores every page with trees that were not trained on its site.
+
+    Args:
+        of: the labeled pages.
+        without: pages without blocks, which are scored by the text that any trees leave to other extractors.
+        count: number of folds.
+        kept: folder for the trees of the folds; None to forget them.
+    """
     pages: list[Page] = []
     texts: list[str] = []
     fold_of: dict[str, int] = {}
@@ -208,7 +217,7 @@ def cross_validated(of: Sequence[Example], count: int = FOLDS, kept: Path | None
         print(f"  {len(pages)} pages", flush=True)
     if kept:
         write_sites(kept, fold_of)
-    return scores(pages, texts)
+    return scores([*pages, *without], [*texts, *texts_by(default_classifier(), without)])
 
 
 def main() -> None:
@@ -228,7 +237,9 @@ def main() -> None:
     result: dict[str, Any] = {"pages": len(of), "hosts": hosts, "blocks": sum(len(one.blocks) for one in of)}
     print(result, flush=True)
     if not given.no_nested:
-        result["unseen hosts, nested"] = cross_validated(of, kept=given.folds)
+        labeled = {id(one.page) for one in of}
+        without = [page for page in pages if id(page) not in labeled]
+        result["unseen hosts, nested"] = cross_validated(of, without, kept=given.folds)
     held = trained(of)
     result["hosts trained on"] = scores(pages, texts_by(classifier_of(held), pages))
     print(json.dumps(result, indent=2))

@@ -1,7 +1,7 @@
 """Tables of a page: which of them hold data, and their rows.
 
 Reads the markup of a `table` element as the parser serializes it: every element is closed, every attribute is quoted.
-Authors use tables for data and, on old pages, to arrange a page. A table holds data if it has a header or a caption, or
+Authors use tables for data and, on old pages, to arrange a page. A table holds data if its rows or columns are named, or
 two rows and two columns of short cells, and neither a table, a heading, a form nor mostly links inside.
 
 Cells are placed as browsers place them (HTML Living Standard, section 4.9.12, "forming a table"), without its errors. A
@@ -17,9 +17,11 @@ from tasks.stages.extract.page_blocks import visible
 
 _TAG = re.compile(r"<(/?)(table|caption|thead|tbody|tr|td|th)\b([^>\"]*+(?:\"[^\"]*+\"[^>\"]*+)*+)>")
 _SPAN = re.compile(r'\s(col|row)span="\s*(\d{1,4})')
-_LAYOUT = re.compile(r'\srole="(?:presentation|none)"')
+_LAYOUT = re.compile(r'\srole="(?:presentation|none|navigation)"')
+_STEPS = re.compile(r'<a\b[^>]*\s(?:accesskey="|rel="(?:prev|next)")')  # links to the pages beside this one
 _NOT_DATA = re.compile(r"<(?:form|h[12]|article|section|main|nav)\b")
 _LINK = re.compile(r"<a\b[^>]*>(.*?)</a>", re.DOTALL)
+_SOME_ROWS = 3
 _MOST_SPANNED = 100
 _MOST_CELLS = 200_000
 _LONGEST, _LONGEST_NAMED = 80, 250
@@ -61,10 +63,10 @@ def read_table(markup: str, most_rows: int | None = None) -> Table | None:
         most_rows: number of rows to return; a last row says how many others there are. None for all.
     """
     start = markup.find(">") + 1
-    if _LAYOUT.search(markup, 0, start) or "<table" in markup[1:] or _NOT_DATA.search(markup):
+    if _LAYOUT.search(markup, 0, start) or "<table" in markup[1:] or _NOT_DATA.search(markup) or _STEPS.search(markup):
         return None
     cells, caption, has_head = _cells(markup)
-    named = has_head or bool(caption)
+    named = has_head or bool(caption) or "<col" in markup
     linked = _linked_share(markup, cells)
     if not _holds_data(cells, linked, named=named):
         return None
@@ -74,7 +76,7 @@ def read_table(markup: str, most_rows: int | None = None) -> Table | None:
     if most_rows is not None and len(cells) > most_rows:
         rows += ((f"({len(cells) - most_rows:,} more rows)",),)
     header = bool(cells[0]) and all(cell.is_header or not cell.text for cell in cells[0])
-    return Table(rows, header, named or linked < _FEW_LINKED, caption)
+    return Table(rows, header, named or (linked < _FEW_LINKED and len(rows) >= _SOME_ROWS), caption)
 
 
 def _cells(markup: str) -> tuple[list[list[_Cell]], str, bool]:

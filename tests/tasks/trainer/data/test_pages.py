@@ -47,7 +47,7 @@ def test_the_tokens_of_a_step_have_the_table_the_formula_and_the_code_of_the_pag
     text = read_page(PAGE, ExtractConfig.model_validate({"text": form})).text
     pages = [kept_document(f"https://a.example/{number}", text) for number in range(4)]
     made = tokens_in(tmp_path, pages, parts=1, seq_len=2_048, method="best_fit")
-    run = small_config(steps=1, batch_size=1, microbatch=1)
+    run = small_config(batch_size=1, microbatch=1)
     batches = Batches(make_spec(run, Inputs({"shards": made.shards, "plan": made.plan}), tmp_path))
     try:
         tokens = batches.batch(0).tokens[0].tolist()
