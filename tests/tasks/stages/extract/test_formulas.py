@@ -55,6 +55,7 @@ INLINE = {
     "wordpress without text": '<img src="//s0.wp.com/latex.php?latex=E%3Dmc%5E2&amp;bg=fff&amp;s=0">',
     "codecogs": r'<img src="https://latex.codecogs.com/svg.image?\inline&amp;space;\dpi{110}E=mc^2">',
     "codecogs encoded": '<img src="https://latex.codecogs.com/gif.latex?%5Clarge%20E%3Dmc%5E2" alt="equation">',
+    "mimetex, loaded late": '<img class="x" src="/clear.gif" data-src="https://latex.x.org/cgi-bin/mimetex.cgi?E=mc^2">',
     "mathtex": '<img src="/cgi-bin/mathtex.cgi?E=mc^2">',
     "github": '<img class="math" src="https://render.example/render/math?math=E%3Dmc%5E2">',
 }
