@@ -121,6 +121,12 @@ def test_a_displayed_formula_between_paragraphs_belongs_to_them(extractor: str) 
     assert r"\[E=mc^2\]" in source
 
 
+def test_an_extractor_that_parses_for_itself_reads_the_formulas_as_well() -> None:
+    text = text_of(page(KATEX), "trafilatura")
+    assert "knows that $E=mc^2$ holds" in text
+    assert text.count("mc") == 1
+
+
 @pytest.mark.parametrize("markup", AS_THEY_ARE.values(), ids=AS_THEY_ARE)
 def test_text_that_is_no_rendered_formula_is_left_as_it_is(markup: str) -> None:
     html = page(markup)
