@@ -38,10 +38,12 @@ _SOURCE_DELIMITERS = ("$", r"\(", r"\[")
 # Spaces by which pandoc lays a formula out in HTML.
 _LAYOUT = re.compile("&nbsp;|[\u00a0\u2000-\u200a\u202f\u205f]")
 # Pictures whose alternative text is TeX, and addresses of services that draw the TeX in their query.
+_SERVICES = ("latex.php", "codecogs.com/", "/equation?tex=", "mathtex.cgi", "mimetex.cgi", "/render/math?")
+_ADDRESSES = ("src", "data-src")  # the second of pictures that load late
+_DRAWN = ", ".join(f'[{name}*="{service}"]' for name in _ADDRESSES for service in _SERVICES)
 _PICTURES = (
     "img:is(.math, .tex, .latex, .ql-img-inline-formula, .ql-img-displayed-equation,"
-    ' [class*="mwe-math-fallback"], [src*="latex.php"], [src*="codecogs.com/"], [src*="/equation?tex="],'
-    ' [src*="mathtex.cgi"], [src*="mimetex.cgi"], [src*="/render/math?"], [src*="/media/math/render/"])'
+    f' [class*="mwe-math-fallback"], [src*="/media/math/render/"], {_DRAWN})'
 )
 _QUERY = re.compile(r"[?&](?:latex|tex|math|chl)=([^&]*+)")
 # Commands before a formula that tell such a service how to draw it.
@@ -252,7 +254,9 @@ def _math(tree: HTMLTree, element: ElementNode) -> bool:
 def _picture(tree: HTMLTree, element: ElementNode) -> bool:
     kind, alternative = element.class_name or "", element.getattr("alt") or ""
     tex = _drawn(alternative) if _IS_TEX.search(alternative) else ""
-    tex = tex or _of_address(element.getattr("src") or "") or (_drawn(alternative) if "math" in kind.split() else "")
+    for name in _ADDRESSES:
+        tex = tex or _of_address(element.getattr(name) or "")
+    tex = tex or (_drawn(alternative) if "math" in kind.split() else "")
     place = _place(element)
     number = place.query_selector(".eqno") if place is not None else None
     if number is not None and tex:
@@ -298,6 +302,6 @@ _RULES: tuple[_Rule, ...] = (
     (_outermost(".mwe-math-element"), _mediawiki),
     (_outermost("span.math.inline, span.math.display"), _marked),
     (_outermost("span[data-tex]"), _attribute),
-    (_outermost(r"math, m\:math, mml\:math"), _math),
+    *((_outermost(name), _math) for name in ("math", r"m\:math", r"mml\:math")),
     (f"{_PICTURES}{_NO_EXAMPLE}", _picture),
 )

@@ -64,6 +64,8 @@ STATED = '<annotation encoding="{}">{}</annotation>'
         (f"<mtable><mlabeledtr><mtd><mtext>(1)</mtext></mtd><mtd>{X}</mtd></mlabeledtr></mtable>", r"x \tag{1}"),
         (f"<mo>(</mo>{HALF}<mo>)</mo>", r"\left(\frac{1}{x}\right)"),
         (f'<mo stretchy="false">(</mo>{HALF}<mo stretchy="false">)</mo>', r"(\frac{1}{x})"),
+        (f'<mo fence="true">(</mo>{X}<mo fence="true">)</mo>', r"\left(x\right)"),
+        (f'<mrow>{X}<mo fence="true">|</mo></mrow>', r"\left.x\right|"),
         (f"<mo>[</mo><mn>0</mn><mo>,</mo>{X}<mo>)</mo><mi>f</mi><mo>(</mo>{X}<mo>)</mo>", "[0,x)f(x)"),
         ('<mo>(</mo><mfrac linethickness="0"><mi>n</mi><mi>k</mi></mfrac><mo>)</mo>', r"\binom{n}{k}"),
         (f'<mfenced open="[" close="]" separators=";">{X}{Y}</mfenced>', "[x;y]"),

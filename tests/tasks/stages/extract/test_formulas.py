@@ -55,6 +55,7 @@ INLINE = {
     "wordpress without text": '<img src="//s0.wp.com/latex.php?latex=E%3Dmc%5E2&amp;bg=fff&amp;s=0">',
     "codecogs": r'<img src="https://latex.codecogs.com/svg.image?\inline&amp;space;\dpi{110}E=mc^2">',
     "codecogs encoded": '<img src="https://latex.codecogs.com/gif.latex?%5Clarge%20E%3Dmc%5E2" alt="equation">',
+    "mimetex, loaded late": '<img class="x" src="/clear.gif" data-src="https://latex.x.org/cgi-bin/mimetex.cgi?E=mc^2">',
     "mathtex": '<img src="/cgi-bin/mathtex.cgi?E=mc^2">',
     "github": '<img class="math" src="https://render.example/render/math?math=E%3Dmc%5E2">',
 }
@@ -118,6 +119,12 @@ def test_a_displayed_formula_between_paragraphs_belongs_to_them(extractor: str) 
     assert text.count("$$E=mc^2$$") == 2
     source = text_of(f"<body><article>{PARAGRAPH * 3}<div>\\[E=mc^2\\]</div>{PARAGRAPH * 3}", extractor)
     assert r"\[E=mc^2\]" in source
+
+
+def test_an_extractor_that_parses_for_itself_reads_the_formulas_as_well() -> None:
+    text = text_of(page(KATEX), "trafilatura")
+    assert "knows that $E=mc^2$ holds" in text
+    assert text.count("mc") == 1
 
 
 @pytest.mark.parametrize("markup", AS_THEY_ARE.values(), ids=AS_THEY_ARE)
