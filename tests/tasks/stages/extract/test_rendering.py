@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 from resiliparse.parse.html import HTMLTree
 
-from tasks.stages.extract.code_listings import code_language
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.extract.html import read_page
 from tasks.stages.extract.page_blocks import read_blocks
-from tasks.stages.extract.rendering import as_scripted, join_lines, render
+from tasks.stages.extract.rendering import render
+from tasks.stages.extract.rendering.code_listings import code_language
+from tasks.stages.extract.rendering.source import as_scripted, join_lines
 
 STORY = "The harbour was quiet that morning, and the boats lay still until the wind came up from the south."
 PARAGRAPH = f"<p>{STORY}</p>"
@@ -110,11 +111,13 @@ def test_what_is_hidden_is_left_out_and_what_only_says_so_is_kept(markup: str, t
         assert found == f"In the year of the great wind they had {text} and wrote it down that day."
 
 
-def test_hidden_elements_that_scripts_reveal_and_hidden_headings_are_kept() -> None:
-    page = f"<body><div style='display: none'>{PARAGRAPH * 9}</div><h2 class='sr-only'>Title</h2><p>Wait</p></body>"
+def test_hidden_elements_that_scripts_or_readers_reveal_and_hidden_headings_are_kept() -> None:
+    tab = "<div id='tab-2' class='content' style='display: none'>Roast the chicken</div>"
+    page = f"<body><div hidden>{PARAGRAPH * 9}</div>{tab}<h2><span class='sr-only'>Title</span></h2><p>Wait</p></body>"
     text = read_page(page, ExtractConfig(extractor="visible")).text
     assert text.count(STORY) == 9
     assert "Title" in text
+    assert "Roast the chicken" in text
 
 
 def test_the_cases_of_hidden_text(shared_data: Path) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from resiliparse.parse.html import ElementNode, HTMLTree, Node, TextNode
 
-from tasks.stages.extract.short_texts import keep_short
+from tasks.stages.extract.rendering.short_texts import keep_short
 
 # Superscripts and subscripts of Unicode (blocks Superscripts and Subscripts, Latin-1 Supplement, Phonetic Extensions).
 # The minus sign, and the hyphen that stands for it, have one; a dash has none.

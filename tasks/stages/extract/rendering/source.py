@@ -1,21 +1,10 @@
-"""Makes the tree of a page show what a browser shows, for all extractors alike.
+"""Rewrites the source of a page before it is parsed: noscript elements, line breaks between Chinese characters.
 
-Reads the source and the parsed tree of one page. `as_scripted` and `join_lines` rewrite the source before it is parsed;
-`render` changes the tree: hidden elements go, readings of ruby go, raised and lowered text keeps its meaning
-(`raised_text`), code keeps its lines (`code_listings`).
-
-Most pages need none of this. One CSS query finds the elements of all rules: it takes as long as a search of the source
-for two or three words. Every step is linear in the length of the page.
+Reads and returns the source of one page. Every step is linear in its length.
 """
 
 import re
 from collections.abc import Iterable
-
-from resiliparse.parse.html import ElementNode, HTMLTree
-
-from tasks.stages.extract.code_listings import LISTINGS, clean_listings, is_listing
-from tasks.stages.extract.raised_text import raise_text
-from tasks.stages.extract.short_texts import keep_short
 
 # Raw text of a browser that runs scripts (HTML Living Standard, sections 13.2.5 and 13.2.6.4): elements in which no tag
 # begins but their own end tag. `noscript` is one of them; resiliparse reads its content as markup.
@@ -47,44 +36,6 @@ _INLINE = "</?(?:a|abbr|b|big|cite|em|font|i|mark|q|s|small|span|strong|sub|sup|
 _SEGMENT_BREAK = re.compile(f"(?i)([{WIDE}])((?:[ \\t]|{_INLINE})*+)[\\r\\n]((?:\\s|{_INLINE})*+)(?=[{WIDE}])")
 _WITH_LAYOUT = re.compile(r"(?i)<(pre|textarea|script|style|listing|xmp)\b[^<]*+(?:<(?!/\1\b)[^<]*+)*+")
 _SPACES = re.compile(r"(<[^<>]*+>)|\s++")
-
-_SHOWN_ANYWAY = ":is(.katex, math, mjx-container, .mwe-math-element)"
-_HIDDEN = (
-    "[hidden]",
-    '[style*="play:none"]',
-    '[style*="play: none"]',
-    '[style*="visib"]',
-    '[aria-hidden="true"]:not(svg, :empty)',
-    'span[class*="sr-only"]',
-    "span.visually-hidden",
-    "span.screen-reader-text",
-)
-_READINGS = "rt, rp, rtc"
-_RAISED_NAMES = ("sup", "sub")
-_CANDIDATES = ", ".join((*_HIDDEN, "ruby", *_RAISED_NAMES, LISTINGS))
-_MOST_CANDIDATES = 20_000
-
-_NOT_DISPLAYED = re.compile(r"(?i)(?:^|;)\s*+(?:display\s*+:\s*+none|visibility\s*+:\s*+(?:hidden|collapse))\b")
-# Shown as soon as a reader searches for its words (HTML Living Standard, section 6.1).
-_UNTIL_FOUND = "until-found"
-_NEVER_REMOVED = frozenset(("html", "body", "main", "article"))
-_HEADING_NAMES = ("h1", "h2", "h3", "h4", "h5", "h6")
-_HEADINGS = ", ".join(_HEADING_NAMES)
-_HAS_READING = re.compile(f"[{WIDE}\uac00-\ud7a3]")
-_READER_CLASSES = re.compile(r"(?:^|[\s_-])(?:sr-only|visually-hidden|screen-reader-text)(?:\s|$)")
-# Longer texts for screen readers may be the only text of a chart or a table.
-_MOST_LABEL = 80
-# A hidden element with so many characters may be an article that a script reveals: it stays if it has half of the text.
-_LONG, _REVEALED_SHARE = 500, 0.5
-_MOST_LONG = 50
-# Nested elements contain each other's text; more characters than these are only read on a page made for it.
-_MOST_READ = 20_000_000
-# Pictures that scripts and style sheets draw with letters: arrows, shapes, dingbats, private use, link signs.
-_ICON = re.compile("[#×¶§†‹›«»•·|\\s\u2190-\u21ff\u2300-\u23ff\u2500-\u27bf\u2b00-\u2bff\ue000-\uf8ff\U0001f517]*+")
-_ICON_CLASS = re.compile(
-    r"(?i)(?:^|[\s_-])(?:icons?|fa|fas|far|fab|glyphicon|material-(?:icons|symbols)[\w-]*)(?:[\s_-]|$)"
-)
-_LIGATURE = re.compile(r"[a-z0-9_]{1,40}")
 
 
 def as_scripted(source: bytes) -> bytes:
@@ -218,119 +169,3 @@ def _joined(found: re.Match[str]) -> str:
     if "</a" in tags and "<a" in tags:
         return found[0]
     return before + (_SPACES.sub(r"\1", tags) if tags else "")
-
-
-def render(tree: HTMLTree, source: bytes) -> bool:
-    """Changes the tree of a page into what a browser shows; returns whether something was changed.
-
-    Args:
-        tree: the parsed page.
-        source: the page in UTF-8, in which rules look for the words that they need.
-    """
-    document = tree.document
-    if document is None:
-        return False
-    found = document.query_selector_all(_CANDIDATES)[:_MOST_CANDIDATES]
-    if not found:
-        return False
-    formulas: set[ElementNode] = set()
-    if b"math" in source or b"katex" in source or b"mjx-" in source:
-        inside = f"{_SHOWN_ANYWAY} :is({_CANDIDATES}), {_SHOWN_ANYWAY}:is({_CANDIDATES})"
-        formulas.update(document.query_selector_all(inside)[:_MOST_CANDIDATES])
-    shown = _Shown(tree)
-    raised: list[ElementNode] = []
-    listings = False
-    for node in found:
-        name = node.local_name
-        if node in formulas or shown.is_removed(node):
-            continue
-        if node.get_attribute("hidden") == _UNTIL_FOUND:
-            node.remove_attribute("hidden")
-        elif shown.hides(node):
-            shown.remove(node)
-        elif name in _RAISED_NAMES:
-            raised.append(node)
-        elif name == "ruby":
-            shown.remove_readings(node)
-        else:
-            listings |= is_listing(node)
-    changed = raise_text(tree, raised)
-    changed |= listings and clean_listings(tree)
-    return changed or shown.changed
-
-
-class _Shown:
-    """Decides which elements of a page are hidden, and removes them; elements come in document order."""
-
-    def __init__(self, tree: HTMLTree) -> None:
-        self.tree = tree
-        self.changed = False
-        self._removed: ElementNode | None = None
-        self._read = self._long = 0
-        self._all = -1
-
-    def is_removed(self, node: ElementNode) -> bool:
-        """Returns whether an element is in one that was removed: then it follows it in document order."""
-        return self._removed is not None and self._removed.contains(node)
-
-    def remove(self, node: ElementNode) -> None:
-        """Removes an element from the page."""
-        around = node.previous_sibling, node.next_sibling
-        node.remove()
-        keep_short(*around)
-        self._removed, self.changed = node, True
-
-    def remove_readings(self, ruby: ElementNode) -> None:
-        """Removes the readings of a Chinese, Japanese or Korean base, and the parentheses around them."""
-        if self._read > _MOST_READ or not _HAS_READING.search(self._text(ruby)):
-            return
-        for reading in ruby.query_selector_all(_READINGS)[:_MOST_CANDIDATES]:
-            if not self.is_removed(reading):
-                self.remove(reading)
-
-    def hides(self, node: ElementNode) -> bool:
-        """Returns whether a browser does not show an element, or shows an icon in its place."""
-        if node.local_name in _NEVER_REMOVED or self._read > _MOST_READ:
-            return False
-        hidden = node.get_attribute("hidden")
-        style = node.get_attribute("style")
-        if (hidden is not None and hidden.lower() != _UNTIL_FOUND) or (style and _NOT_DISPLAYED.search(style)):
-            text = self._text(node)
-            return bool(text) and not text.isspace() and not self._is_revealed(node, text)
-        names = node.get_attribute("class") or ""
-        if node.get_attribute("aria-hidden") == "true" and _is_icon(self._text(node), names):
-            return True
-        return bool(names) and bool(_READER_CLASSES.search(names)) and _is_label(node, self._text(node))
-
-    def _text(self, node: ElementNode) -> str:
-        text = node.text or ""
-        self._read += len(text)
-        return text
-
-    def _is_revealed(self, node: ElementNode, text: str) -> bool:
-        """Returns whether a hidden element is so large a part of the page that a script must reveal it."""
-        if len(text) < _LONG:
-            return False
-        self._long += 1
-        if self._long > _MOST_LONG:
-            return True
-        if self._all < 0:
-            self._all = len(self.tree.body.inner_text) if self.tree.body is not None else 0
-        return len(node.inner_text) > _REVEALED_SHARE * self._all
-
-
-def _is_icon(text: str, names: str) -> bool:
-    if not text or text.isspace():
-        return False
-    return bool(_ICON.fullmatch(text)) or bool(_ICON_CLASS.search(names) and _LIGATURE.fullmatch(text.strip()))
-
-
-def _is_label(node: ElementNode, text: str) -> bool:
-    """Returns whether a text for screen readers is a short label and no heading."""
-    if len(text) > _MOST_LABEL or node.local_name in _HEADING_NAMES:
-        return False
-    if node.first_element_child is not None and node.query_selector(_HEADINGS) is not None:
-        return False
-    parent = node.parent
-    is_title = parent is not None and (parent.node_name or "").lower() in _HEADING_NAMES
-    return not is_title or bool(node.previous_sibling or node.next_sibling)
