@@ -21,7 +21,7 @@ HIDDEN = (
     "span.screen-reader-text",
 )
 """Selectors of elements that may be hidden."""
-READINGS = "rt, rp, rtc"
+_READINGS = "rt, rp, rtc"
 MOST_NODES = 20_000
 """Elements of a page that the rules look at."""
 
