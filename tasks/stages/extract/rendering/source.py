@@ -30,7 +30,8 @@ WIDE = (
     "\u2e80-\u303e\u3041-\u3130\u3190-\u31ff\u3220-\u325f\u3280-\ua4cf\uf900-\ufaff\ufe30-\ufe6f\uff01-\uff9f"
     "\uffe0-\uffe6\U00020000-\U0003fffd"
 )
-# Of these letters and marks no Chinese or Japanese text of some lines lacks all.
+# Of these letters and marks no Chinese or Japanese text of some pages lacks all; shorter pages are searched anyway.
+_SMALL = 20_000
 _WIDE_MARKS = "。、，的の"
 _INLINE = "</?(?:a|abbr|b|big|cite|em|font|i|mark|q|s|small|span|strong|sub|sup|time|u|wbr)(?:\\s[^<>]*+)?+>"
 _SEGMENT_BREAK = re.compile(f"(?i)([{WIDE}])((?:[ \\t]|{_INLINE})*+)[\\r\\n]((?:\\s|{_INLINE})*+)(?=[{WIDE}])")
@@ -152,7 +153,7 @@ def join_lines(html: str) -> str:
     it goes with it (section 4.1.1), and the bounds of inline elements do not matter. Two links with a line break
     between them stay two words, as most are items of a menu. Preformatted text is left as it is.
     """
-    if not any(mark in html for mark in _WIDE_MARKS):
+    if html.isascii() or (len(html) > _SMALL and not any(mark in html for mark in _WIDE_MARKS)):
         return html
     parts: list[str] = []
     at = 0
