@@ -42,11 +42,14 @@ _LINKED, _SHORT = 0.9, 6
 # An element named after comments that has a larger share of the page contains the article as well.
 _MOST_COMMENTS = 0.8
 _UNLINKED, _SHORTEST_COMMENT = 0.3, 4
+# A page with so many words of main text outside of readers' comments is an article.
+_ARTICLE = 150
 _LEAST_FOUND, _LONG_ENOUGH = 0.8, 20
 _WINDOW = 20_000  # characters that another extractor's text may have between two blocks of the page
 _SHORTEST_PARAGRAPH = 15  # words
 # A page with most of its candidate text in blocks with odds between 1 : 2.7 and 2.7 : 1 differs from the training data.
 _UNCERTAIN, _MAX_UNCERTAIN_SHARE = 1.0, 0.7
+_DISPLAYED = (("$$", "$$"), (r"\[", r"\]"))
 
 
 @dataclass(frozen=True)
@@ -128,8 +131,13 @@ def main_blocks(
     is_main = whole(page, found, odds, rows[_WORDS])
     if not (is_main & (rows[_WORDS] >= _SHORTEST_PARAGRAPH)).any() or _is_uncertain(odds, rows[_WORDS]):
         return []
+    in_comments = rows[_IN_COMMENTS] <= _MOST_COMMENTS
     if comments:
-        is_main |= _comments(rows)
+        is_main |= in_comments & _is_comment(rows)
+    elif rows[_WORDS][is_main & ~in_comments].sum() >= _ARTICLE:  # else a thread, whose posts have such names
+        is_main &= ~in_comments
+    if any(opening in page.source for opening, _ in _DISPLAYED):
+        _add_formulas(page, is_main)
     return structure(page, is_main, found)
 
 
@@ -179,9 +187,23 @@ def _is_uncertain(odds: NDArray[np.float64], words: NDArray[np.float32]) -> bool
     return bool(candidate_words[odds < _UNCERTAIN].sum() > _MAX_UNCERTAIN_SHARE * candidate_words.sum())
 
 
-def _comments(rows: NDArray[np.float32]) -> NDArray[np.bool_]:
+def _add_formulas(page: Blocks, is_main: NDArray[np.bool_]) -> None:
+    """Adds displayed formulas next to main text: they have no words by which a block is classified."""
+    formulas = [
+        index
+        for index, begin in enumerate(page.begin.tolist())
+        for opening, closing in _DISPLAYED
+        if page.source.startswith(opening, begin) and page.text(index).endswith(closing)
+    ]
+    for order, beside in ((formulas, -1), (reversed(formulas), 1)):
+        for index in order:
+            if 0 <= index + beside < len(page) and is_main[index + beside]:
+                is_main[index] = True
+
+
+def _is_comment(rows: NDArray[np.float32]) -> NDArray[np.bool_]:
     text = (rows[_LINK_SHARE] < _UNLINKED) & (rows[_WORDS] >= _SHORTEST_COMMENT)
-    mask: NDArray[np.bool_] = text & (rows[_ENDS_SENTENCE] > 0) & (rows[_IN_COMMENTS] <= _MOST_COMMENTS)
+    mask: NDArray[np.bool_] = text & (rows[_ENDS_SENTENCE] > 0)
     return mask
 
 

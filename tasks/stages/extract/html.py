@@ -24,6 +24,7 @@ from resiliparse.parse.html import HTMLTree
 from tasks.core.errors import InputError
 from tasks.formats.documents.structure import write
 from tasks.formats.documents.text import clean
+from tasks.stages.extract.formulas import write_formulas
 from tasks.stages.extract.page_metadata import PageMetadata, read_page_metadata
 from tasks.stages.extract.rendering import render
 from tasks.stages.extract.rendering.short_texts import WORD_JOINER, keep_characters
@@ -135,9 +136,8 @@ def read_page(
     refuse_bombs(source)
     tree = HTMLTree.parse(html)
     metadata = read_page_metadata(tree, url, fetched_at)
-    keep_posts(tree, source)
-    if render(tree, source) and config.extractor == "trafilatura" and tree.document is not None:
-        html = tree.document.html
+    if show(tree, source) and config.extractor == "trafilatura":
+        html = str(tree)
     text, whole = _text(html, tree, metadata.stated_title, config)
     return ExtractedPage(text, metadata, whole)
 
@@ -169,6 +169,18 @@ def _text(html: str, tree: HTMLTree, title: str, config: ExtractOptions | Extrac
         if len(text) < config.min_main_share * len(everything):
             return _written(tree, everything, config), True
     return text, False
+
+
+def show(tree: HTMLTree, source: bytes) -> bool:
+    """Changes a parsed page into what a browser shows, with formulas as TeX; returns whether text was changed.
+
+    Args:
+        tree: the page.
+        source: the same page in UTF-8, as `shown_source` returns it.
+    """
+    keep_posts(tree, source)
+    has_formulas = write_formulas(tree, source)
+    return render(tree, source) or has_formulas
 
 
 def shown_source(html: str, source: bytes) -> tuple[str, bytes]:

@@ -4,9 +4,9 @@ Reads the markup of a `table` element as the parser serializes it: every element
 Authors use tables for data and, on old pages, to arrange a page. A table holds data if it has a header or a caption, or
 two rows and two columns of short cells, and neither a table, a heading, a form nor mostly links inside.
 
-Cells are placed as browsers place them (HTML Living Standard, section 4.9.12, "forming a table"), without its errors: a
-cell that spans several rows is repeated in each of them, so that every row is complete; the other columns of a cell that
-spans several columns are empty.
+Cells are placed as browsers place them (HTML Living Standard, section 4.9.12, "forming a table"), without its errors. A
+cell that spans several rows is repeated in each of them, so that every row is complete; the other columns of a cell
+that spans several columns are empty.
 """
 
 import re
@@ -22,9 +22,10 @@ _NOT_DATA = re.compile(r"<(?:form|h[12]|article|section|main|nav)\b")
 _LINK = re.compile(r"<a\b[^>]*>(.*?)</a>", re.DOTALL)
 _MOST_SPANNED = 100
 _MOST_CELLS = 200_000
-_LONGEST_MEAN, _LONGEST_HEADED = 40, 250
-"""Largest mean number of characters of a data cell, without and with a header."""
-_MOST_LINKED, _MOST_LINKED_HEADED = 0.6, 0.9
+_LONGEST, _LONGEST_NAMED = 80, 250
+"""Largest mean number of characters of a data cell: in any table, and in one with a header or a caption."""
+_MOST_LINKED, _MOST_LINKED_NAMED, _FEW_LINKED = 0.6, 0.9, 0.2
+"""Largest share of characters in links, and the share below which a table surely is no menu."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,13 @@ class Table:
     Attributes:
         rows: rows from top to bottom, each with the texts of its cells; "" for an empty one.
         header: whether the first row names the columns.
+        is_clear: whether it surely holds data: it has a caption or cells that name a row or a column, or few links.
         caption: text of its caption, or "".
     """
 
     rows: tuple[tuple[str, ...], ...]
     header: bool
+    is_clear: bool
     caption: str
 
 
@@ -61,7 +64,9 @@ def read_table(markup: str, most_rows: int | None = None) -> Table | None:
     if _LAYOUT.search(markup, 0, start) or "<table" in markup[1:] or _NOT_DATA.search(markup):
         return None
     cells, caption, has_head = _cells(markup)
-    if not _holds_data(markup, cells, has_header=has_head or bool(caption)):
+    named = has_head or bool(caption)
+    linked = _linked_share(markup, cells)
+    if not _holds_data(cells, linked, named=named):
         return None
     rows = _placed(cells[:most_rows])
     if not rows:
@@ -69,7 +74,7 @@ def read_table(markup: str, most_rows: int | None = None) -> Table | None:
     if most_rows is not None and len(cells) > most_rows:
         rows += ((f"({len(cells) - most_rows:,} more rows)",),)
     header = bool(cells[0]) and all(cell.is_header or not cell.text for cell in cells[0])
-    return Table(rows, header or has_head, caption)
+    return Table(rows, header, named or linked < _FEW_LINKED, caption)
 
 
 def _cells(markup: str) -> tuple[list[list[_Cell]], str, bool]:
@@ -103,17 +108,21 @@ def _cells(markup: str) -> tuple[list[list[_Cell]], str, bool]:
     return [row for row in rows if row], caption, has_head
 
 
-def _holds_data(markup: str, rows: list[list[_Cell]], *, has_header: bool) -> bool:
+def _linked_share(markup: str, rows: list[list[_Cell]]) -> float:
+    """Returns the share of the characters of all cells that are in links."""
+    characters = sum(len(cell.text) for row in rows for cell in row)
+    return sum(len(visible(link)) for link in _LINK.findall(markup)) / max(characters, 1)
+
+
+def _holds_data(rows: list[list[_Cell]], linked: float, *, named: bool) -> bool:
     texts = [cell.text for row in rows for cell in row if cell.text]
     if not texts or len(rows) < 2:
         return False
     wide = sum(len(row) >= 2 for row in rows)
     if wide < 2 or 2 * wide < len(rows) or sum(map(len, rows)) > _MOST_CELLS:
         return False
-    characters = sum(map(len, texts))
-    linked = sum(len(visible(link)) for link in _LINK.findall(markup))
-    longest, most_linked = (_LONGEST_HEADED, _MOST_LINKED_HEADED) if has_header else (_LONGEST_MEAN, _MOST_LINKED)
-    return characters <= longest * len(texts) and linked <= most_linked * characters
+    longest, most_linked = (_LONGEST_NAMED, _MOST_LINKED_NAMED) if named else (_LONGEST, _MOST_LINKED)
+    return sum(map(len, texts)) <= longest * len(texts) and linked <= most_linked
 
 
 def _placed(cells: list[list[_Cell]]) -> tuple[tuple[str, ...], ...]:
