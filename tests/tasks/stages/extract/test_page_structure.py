@@ -38,7 +38,8 @@ def test_blocks_of_each_kind() -> None:
     page = (
         "<h2>Doors</h2><p>They open.</p><ul><li>pull<ol start=3><li>hard<li>slowly</ol><li><p>turn</p><p>twice</p></ul>"
         "<blockquote><p>No.</p></blockquote><dl><dt>hinge<dd>what it hangs on</dl><figure>"
-        f"<figcaption>A door</figcaption></figure>{MASSES}<pre><code>def f():\n\n\n    return 1</code></pre><p>$$F = ma$$</p>"
+        f"<figcaption>A door</figcaption></figure>{MASSES}<pre><code>def f():\n\n\n    return 1</code></pre>"
+        "<p>$$F = ma$$</p>"
     )
     assert [(block.kind, block.text, block.level, block.number) for block in blocks_of(page)] == [
         ("heading", "Doors", 2, None),
