@@ -26,9 +26,10 @@ from tasks.formats.documents.structure import write
 from tasks.formats.documents.text import clean
 from tasks.stages.extract.formulas import write_formulas
 from tasks.stages.extract.page_metadata import PageMetadata, read_page_metadata
-from tasks.stages.extract.rendering import as_scripted, join_lines, render
+from tasks.stages.extract.rendering import render
+from tasks.stages.extract.rendering.short_texts import WORD_JOINER, keep_characters
+from tasks.stages.extract.rendering.source import as_scripted, join_lines
 from tasks.stages.extract.row import ExtractOptions, Rejected
-from tasks.stages.extract.short_texts import WORD_JOINER, keep_characters
 
 if TYPE_CHECKING:
     from tasks.stages.extract.config import ExtractConfig

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from tasks.formats.documents.structure import BLANK, Block, Kind
 from tasks.formats.documents.text import clean, clean_code
-from tasks.stages.extract.code_listings import code_language
 from tasks.stages.extract.page_blocks import TAG_NAMES, Blocks
+from tasks.stages.extract.rendering.code_listings import code_language
 from tasks.stages.extract.tables import Table, read_table
 
 _HEADINGS = {TAG_NAMES.index(f"h{level}"): level for level in range(1, 7)}

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from resiliparse.parse.html import ElementNode, HTMLTree, Node, TextNode
 
-from tasks.stages.extract.short_texts import keep_short
+from tasks.stages.extract.rendering.short_texts import keep_short
 
 # Superscripts and subscripts of Unicode (blocks Superscripts and Subscripts, Latin-1 Supplement, Phonetic Extensions).
 # The minus sign, and the hyphen that stands for it, have one; a dash has none.
@@ -37,7 +37,7 @@ _SLASHES = ("/", "\u2044", "\u2215")
 _NUMBER = re.compile(r"[0-9]{1,4}")
 
 # Characters that look raised by themselves.
-_AS_IT_IS = frozenset("®™℠©°º′″*†‡§¶'\"")
+_AS_IT_IS = frozenset("®™℠©°℃℉º′″*†‡§¶'\"")
 _TRADEMARKS = {"tm": "™", "(tm)": "™", "sm": "℠", "(sm)": "℠", "(r)": "®", "(c)": "©"}
 _LETTERS_OF_ORDINALS = frozenset(
     (
@@ -54,6 +54,7 @@ _ABBREVIATIONS = frozenset(
     (*("lle", "lles", "me", "mes", "gr", "rs", "ie", "ve", "te", "tes", "ts", "re"), *("ra", "ras", "res", "ta", "sr"))
 )
 _ABBREVIATED_BEFORE = re.compile(r"(?<![^\W_])(?:[MDPCVSJFNE]|Mg|Vv|Ne)\Z")
+_DOTTED_BEFORE = re.compile(r"[^\W\d_]{2}\.\Z")  # the Austrian "Mag.a"
 _TITLES = ("Dr", "Mr", "St", "Sr", "Fr")
 _NUMBER_BEFORE = re.compile(r"(?<![^\W_])[NnFf]\Z")
 _DEGREE_BEFORE = re.compile(r"[0-9]\s?\Z")
@@ -65,7 +66,7 @@ _LABEL = re.compile(
     r"(?:\s*+[,;\-\u2013]\s*+(?:[0-9]{1,4}|[a-z]))*+\s*+\)?\]?\s*+",
     re.I,
 )
-_NUMBERED = re.compile(r"\[\s*+[0-9]{1,4}(?:\s*+[,;\-\u2013]\s*+[0-9]{1,4})*+\s*+\]")
+_NUMBERED = re.compile(r"\[\s*+(?:[0-9]{1,4}|[ivxlc]{1,7})(?:\s*+[,;\-\u2013]\s*+[0-9]{1,4})*+\s*+\]")
 _BRACKETED = re.compile(r"\s*+\[[^\[\]]{1,40}\]\s*+")
 _NOTE_NAME = re.compile(
     r"(?i)(?:^|[\s_:-])(?:reference|noteref|footnote|fnref|citation|endnote|biblioref|cite|noprint)"
@@ -121,7 +122,7 @@ def _replace(tree: HTMLTree, node: ElementNode, text: str, *, short_ordinals: bo
             return True
         plain = _raised(node, text, short_ordinals=short_ordinals)
     else:
-        plain = _written(text, _SUBSCRIPT, "_")
+        plain = text if all(letter in _AS_IT_IS for letter in text) else _written(text, _SUBSCRIPT, "_")
     _become(tree, node, plain)
     return True
 
@@ -146,6 +147,8 @@ def _is_letters(text: str, before: str, after: str, *, short_ordinals: bool) -> 
     """Returns whether raised letters belong to an ordinal or an abbreviation."""
     is_ordinal = text in _LETTERS_OF_ORDINALS or (short_ordinals and text in ("o", "a"))
     if is_ordinal and _NUMERAL_BEFORE.search(before):
+        return True
+    if _DOTTED_BEFORE.search(before):
         return True
     if text in ("o", "os"):
         return bool(_NUMBER_BEFORE.search(before))

@@ -15,10 +15,10 @@ WORD_JOINER = "\u2060"
 
 # Two characters of which the first is ASCII, or one that is neither a sign nor invisible, private or a space.
 _TEXT = (
-    "(?:[!-~][\u0080-\u07ff]|[\u0800-\u1fff\u2010-\u2027\u2030-\u2038\u203b-\u205e\u2070-\u218f\u2200-\u22ff"
+    "(?:[!-~][\u0080-\u07ff]|[\u0800-\u1fff\u2010-\u2021\u2024-\u2027\u2030-\u2038\u203b-\u205e\u2070-\u218f\u2200-\u22ff"
     "\u2e80-\u2fff\u3001-\ud7ff\uf900-\ufefe\uff00-\uffef])"
 )
-_SIGN = "[\u2039\u203a\u2190-\u21ff\u2300-\u27bf\u2b00-\u2bff]"
+_SIGN = "[\u2022\u2023\u2039\u203a\u2190-\u21ff\u2300-\u27bf\u2b00-\u2bff]"
 _SHORT = re.compile(f"\\s*+{_TEXT}\\s*+")
 _MOST_SPACES = 64
 # In markup; a sign counts between two inline elements, as in "File > Save".
