@@ -1,8 +1,9 @@
 """A PDF file as one text with the position of each block, and the OCR score of each page.
 
-Reads the bytes of a file. Pages without a usable text layer may be read from their bitmap, after all others. Running heads, running feet and page numbers, which repeat at the same position from page to
-page, are removed; paragraphs that continue in the next column or on the next page are joined. Memory grows with the
-number of characters, which `reader.Limits` bounds: segments of all pages are kept until running heads are detected.
+Reads the bytes of a file. Pages without a usable text layer may be read from their bitmaps, after all others. Running
+heads, running feet and page numbers, which repeat at the same position from page to page, are removed; paragraphs that
+continue in the next column or on the next page are joined. Memory grows with the number of characters, which
+`reader.Limits` bounds: segments of all pages are kept until running heads are detected.
 """
 
 import re
@@ -15,7 +16,7 @@ from typing import Any
 from tasks.formats.documents.layout import Box, LayoutSpan, PageScore
 from tasks.formats.documents.text import clean
 from tasks.formats.pdf.blocks import END, BodyStyle, PdfBlock, blocks
-from tasks.formats.pdf.characters import RawPage, displayed
+from tasks.formats.pdf.characters import displayed
 from tasks.formats.pdf.columns import regions
 from tasks.formats.pdf.health import NEEDS_OCR, health
 from tasks.formats.pdf.lines import lines

@@ -22,6 +22,7 @@ from tasks.formats.pdf.render import Bitmap
 from tasks.formats.pdf.segments import Segment
 
 Point = tuple[float, float]
+Corners = tuple[Point, Point, Point, Point]
 
 MIN_CONFIDENCE = 0.6
 """Confidence from which a line is kept."""
@@ -55,7 +56,7 @@ class TextLine:
     """
 
     text: str
-    corners: tuple[Point, Point, Point, Point]
+    corners: Corners
     confidence: float
 
 
@@ -221,7 +222,7 @@ def _with_common_sizes(segments: Sequence[Segment]) -> None:
 
 
 def _fullest_window(sizes: Sequence[Segment]) -> tuple[int, int]:
-    """Returns the range of segments, sorted by size, that has most letters within `_SAME` of its smallest size, squared."""
+    """Returns the range of segments, sorted by size, with most letters whose sizes differ by `_SAME` squared or less."""
     best = (0, 0, 0)
     start = letters = 0
     for end, segment in enumerate(sizes):

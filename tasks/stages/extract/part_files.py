@@ -225,6 +225,4 @@ class PagedFiles:
             self._rows = []
 
     def _add_pages(self, row: InputRow, pages: tuple[PageScore, ...]) -> None:
-        self._pages += [
-            {"url": row.url, "source": row.source, **dataclasses.asdict(page)} for page in pages
-        ]
+        self._pages += [{"url": row.url, "source": row.source, **dataclasses.asdict(page)} for page in pages]
