@@ -24,25 +24,30 @@ from tasks.formats.pdf.segments import Segment
 Point = tuple[float, float]
 Corners = tuple[Point, Point, Point, Point]
 
-MIN_CONFIDENCE = 0.6
-"""Confidence from which a line is kept."""
-MIN_MEAN_CONFIDENCE = 0.8
-"""Mean confidence of all letters from which a page counts as read."""
+MIN_CONFIDENCE = 0.8
+"""Certainty from which a line is kept: nine in ten lines of scripts that the models do not know are below it."""
+MIN_MEAN_CONFIDENCE = 0.9
+"""Mean certainty of all letters from which a page counts as read: clean pages in six languages have 0.98 or more, pages
+in Greek, Hebrew, Korean and Hindi 0.82, 0.73, 0.69 and 0.67."""
+_WIDEST = 2.0
+"""Width of a line in font sizes per letter, from which letters are missing: models omit letters that they do not know,
+and are certain of the commas between them."""
 MAX_SKEW = math.radians(6)
 _LONG = 3.0
 """Width of a line, in heights, from which its angle is measured."""
 _STEEP = math.radians(30)
-_SAME = 1.12
+_SAME = 1.08
 """Ratio of sizes up to which two lines have the same font size: they are measured with an error of 6 %."""
-_CORE = 0.4
+_CORE = 0.6
 """Share of the ink of its fullest row that the rows of the small letters have."""
-_SMALL, _CAPITAL, _SQUARE = 0.48, 0.71, 0.86
+_SMALL, _CAPITAL, _SQUARE = 0.44, 0.67, 0.84
 """Height of these rows in font sizes: small letters, capitals and digits, and ideographs."""
 _ASCENT, _DESCENT = 0.75, 0.22
 _SQUARE_DESCENT = 0.08
 _LEAST_CONTRAST = 24
-_HEIGHT_OF_SIZE = 1.15
+_HEIGHT_OF_SIZE = 1.2
 """Height of the box of a line in font sizes, where ink cannot be measured."""
+_LEAST_RATIO, _LARGEST_RATIO = 0.65, 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,7 @@ class ReadPage:
     """What was read on a page.
 
     Attributes:
-        confidence: mean of all letters, including those of lines that were dropped; 1 for a page without text.
+        confidence: mean certainty of all letters, including those of lines that were dropped.
         segments: lines of text, upright; boxes in points.
         blocks: blocks of readers that return these.
         skew: angle in radians by which the lines of the page fall to the right, which segments do not.
@@ -91,24 +96,39 @@ class ReadPage:
 
 
 def read_page(lines: Sequence[TextLine], bitmap: Bitmap) -> ReadPage | None:
-    """Returns the lines of a page as segments; None if too many letters are uncertain.
+    """Returns the lines of a page as segments; None if it has none, or if too many of its letters are uncertain.
 
     Args:
         lines: all lines, also uncertain ones.
         bitmap: the page that they were read from.
     """
     lines = [line for line in lines if clean(line.text)]
-    letters = sum(len(line.text) for line in lines)
-    confidence = sum(line.confidence * len(line.text) for line in lines) / letters if letters else 1.0
-    if confidence < MIN_MEAN_CONFIDENCE:
+    weights = [max(_letters(line.text), _fewest_letters(line)) for line in lines]
+    certain = sum(weight * certainty(line) for weight, line in zip(weights, lines, strict=True))
+    if not lines or certain < MIN_MEAN_CONFIDENCE * sum(weights):
         return None
-    kept = [line for line in lines if line.confidence >= MIN_CONFIDENCE]
+    kept = [line for line in lines if certainty(line) >= MIN_CONFIDENCE]
     skew = skew_of(kept)
     grey = bitmap.pixels[:, :, 1]
     measured = [_measured(line, skew, grey, bitmap) for line in kept]
     segments = [segment for segment in measured if segment is not None]
     _with_common_sizes(segments)
-    return ReadPage(confidence, segments, skew=skew, width=bitmap.width, height=bitmap.height)
+    return ReadPage(certain / sum(weights), segments, skew=skew, width=bitmap.width, height=bitmap.height)
+
+
+def certainty(line: TextLine) -> float:
+    """Returns the confidence of a line times the share of its letters that were read, by its width."""
+    return line.confidence * min(1.0, _letters(line.text) / _fewest_letters(line))
+
+
+def _letters(text: str) -> int:
+    return sum(not letter.isspace() for letter in text)
+
+
+def _fewest_letters(line: TextLine) -> float:
+    """Returns the number of letters that a line of this width has at least; 1 or more."""
+    width, height, _ = _shape(line)
+    return max(1.0, width * _HEIGHT_OF_SIZE / max(1.0, height) / _WIDEST)
 
 
 def skew_of(lines: Sequence[TextLine]) -> float:
@@ -156,12 +176,12 @@ def _measured(line: TextLine, skew: float, grey: npt.NDArray[np.uint8], bitmap: 
     core, square = _core_height(line.text)
     descent = _SQUARE_DESCENT if square else _DESCENT
     band = _core_rows(line, grey)
-    if band is None:
-        size = height / scale / _HEIGHT_OF_SIZE
-        baseline = middle + (_ASCENT - _DESCENT) / 2 * size
-    else:
-        size = (band[1] - band[0]) / scale / core
-        baseline = middle + band[1] / scale
+    size = height / scale / _HEIGHT_OF_SIZE
+    baseline = middle + (_ASCENT - _DESCENT) / 2 * size
+    if band is not None:
+        measured = (band[1] - band[0]) / scale / core
+        if _LEAST_RATIO * size < measured < _LARGEST_RATIO * size:  # a dash and the like have other rows
+            size, baseline = measured, middle + band[1] / scale
     return Segment(clean(line.text), x0, baseline - _ASCENT * size, x1, baseline + descent * size, size)
 
 
@@ -192,19 +212,18 @@ def _core_rows(line: TextLine, grey: npt.NDArray[np.uint8]) -> tuple[float, floa
 
 
 def _band(ink: npt.NDArray[np.float64], half: int) -> tuple[float, float] | None:
-    """Returns the edges of the rows around the fullest one that have `_CORE` of its ink, between rows by proportion."""
-    near = ink.copy()
-    margin = len(ink) // 5
-    near[:margin] = near[len(ink) - margin :] = 0  # other lines
-    peak = int(near.argmax())
-    limit = _CORE * ink[peak]
+    """Returns the edges of the rows that have `_CORE` of the ink of the fullest one, between rows by proportion.
+
+    Args:
+        ink: ink of the rows of a line and its neighbors.
+        half: index of the row in the middle.
+    """
+    reach = round(0.6 * half)  # without the neighbors
+    limit = _CORE * ink[half - reach : half + reach + 1].max()
     if limit <= 0:
         return None
-    first = last = peak
-    while first > 0 and ink[first - 1] >= limit:
-        first -= 1
-    while last < len(ink) - 1 and ink[last + 1] >= limit:
-        last += 1
+    rows = np.flatnonzero(ink[half - reach : half + reach + 1] >= limit) + half - reach
+    first, last = int(rows[0]), int(rows[-1])
     above = (ink[first] - limit) / max(1.0, ink[first] - (ink[first - 1] if first else 0.0))
     below = (ink[last] - limit) / max(1.0, ink[last] - (ink[last + 1] if last < len(ink) - 1 else 0.0))
     return first - half - min(1.0, above), last - half + min(1.0, below)
@@ -222,7 +241,7 @@ def _with_common_sizes(segments: Sequence[Segment]) -> None:
 
 
 def _fullest_window(sizes: Sequence[Segment]) -> tuple[int, int]:
-    """Returns the range of segments, sorted by size, with most letters whose sizes differ by `_SAME` squared or less."""
+    """Returns the range of segments, sorted by size, with most letters and sizes within `_SAME` squared."""
     best = (0, 0, 0)
     start = letters = 0
     for end, segment in enumerate(sizes):
