@@ -1,4 +1,4 @@
-"""Contract of tasks.formats.pdf.recognized: lines read from a bitmap become text in reading order, or none of it is kept.
+"""Contract of tasks.formats.pdf.recognized: lines read from a bitmap become text in reading order, or are not kept.
 
 The reader is played by the test, which knows what it has drawn: every line is a row of boxes with the height of small
 letters.

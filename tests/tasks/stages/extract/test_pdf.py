@@ -204,6 +204,7 @@ def test_a_scanned_page_among_others_is_a_rejected_row_of_its_own(run_stage: Run
     made = extracted(run_stage, tmp_path, {"a": pdf([PROSE, SCANNED, PROSE], **SCAN)})
     assert (made.record.rows_in, made.record.rows_out) == (2, 1)
     assert rejected(made) == [("file://papers/a.pdf#page=2", "needs_ocr")]
+    assert list(beside(made, "pages/")[0]) == ["url", "source", "page", "score", "needs_ocr"]
     assert {number for _, number, _ in blocks(made)} == {1, 3}
 
 
