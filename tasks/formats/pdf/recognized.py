@@ -8,8 +8,8 @@ letters and the baseline have more ink than the others.
 
 import math
 import unicodedata
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy.typing as npt
 from tasks.formats.documents.layout import Box
 from tasks.formats.documents.text import clean
 from tasks.formats.pdf.blocks import PdfBlock
+from tasks.formats.pdf.characters import RawPage, displayed
 from tasks.formats.pdf.render import Bitmap
 from tasks.formats.pdf.segments import Segment
 
@@ -56,7 +57,7 @@ class TextLine:
 
     Attributes:
         text: its characters.
-        corners: upper left, upper right, lower right and lower left corner as seen by a reader of the line, in pixels.
+        corners: upper left, upper right, lower right and lower left corner in the bitmap, in pixels.
         confidence: mean probability of its characters, 0 to 1.
     """
 
@@ -74,13 +75,15 @@ class ReadPage:
         segments: lines of text, upright; boxes in points.
         blocks: blocks of readers that return these.
         skew: angle in radians by which the lines of the page fall to the right, which segments do not.
-        width, height: size of the page in points, as displayed.
+        turn: clockwise quarter turns that make the page as displayed upright.
+        width, height: size of the upright page in points.
     """
 
     confidence: float
     segments: list[Segment] = field(default_factory=list)
     blocks: Sequence[PdfBlock] = ()
     skew: float = 0.0
+    turn: int = 0
     width: float = 0.0
     height: float = 0.0
 
@@ -89,10 +92,41 @@ class ReadPage:
         x0, y0, x1, y1 = box
         turned = [self._turn(x, y) for x in (x0, x1) for y in (y0, y1)]
         xs, ys = [x for x, _ in turned], [y for _, y in turned]
-        return min(xs), min(ys), max(xs), max(ys)
+        page = RawPage(0, self.width, self.height, turned=self.turn)
+        return displayed((min(xs), min(ys), max(xs), max(ys)), page)
 
     def _turn(self, x: float, y: float) -> Point:
         return _turned(x, y, self.skew, self.width / 2, self.height / 2)
+
+
+def read_upright(bitmap: Bitmap, find: Callable[[Bitmap], list[TextLine]]) -> ReadPage | None:
+    """Returns the lines of a page, which may be sideways or upside down; None if they are uncertain in each turn.
+
+    Lines that run down the page are found, too, so that only two of four turns need to be read: upside down, lines are
+    uncertain.
+
+    Args:
+        bitmap: the page as displayed.
+        find: finds and reads the lines of a bitmap.
+    """
+    lines = find(bitmap)
+    if not lines:
+        return None
+    for turn in (1, 3) if _are_sideways(lines) else (0, 2):
+        turned = replace(bitmap, pixels=np.ascontiguousarray(np.rot90(bitmap.pixels, -turn)))
+        if turn % 2:
+            turned = replace(turned, width=bitmap.height, height=bitmap.width)
+        page = read_page(find(turned) if turn else lines, turned)
+        if page is not None:
+            return replace(page, turn=turn)
+    return None
+
+
+def _are_sideways(lines: Sequence[TextLine]) -> bool:
+    shapes = [(width, height) for width, height, _ in map(_shape, lines)]
+    return sum(height for width, height in shapes if height > width) > sum(
+        width for width, height in shapes if width >= height
+    )
 
 
 def read_page(lines: Sequence[TextLine], bitmap: Bitmap) -> ReadPage | None:

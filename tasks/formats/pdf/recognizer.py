@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from tasks.formats.pdf.models import models
-from tasks.formats.pdf.recognized import Corners, ReadPage, TextLine, read_page
+from tasks.formats.pdf.recognized import Corners, ReadPage, TextLine, read_upright
 from tasks.formats.pdf.render import Bitmap
 
 _DETECTION_SIDE = 1280
@@ -22,7 +22,7 @@ _UNLIMITED = 1_000_000
 
 def recognize(bitmap: Bitmap) -> ReadPage | None:
     """Returns the lines of a page; None if too few of its letters are certain."""
-    return read_page(lines_of(bitmap), bitmap)
+    return read_upright(bitmap, lines_of)
 
 
 def lines_of(bitmap: Bitmap) -> list[TextLine]:

@@ -65,7 +65,7 @@ class Pdf(Parser):
 
     ocr: Literal["", "rapidocr"] = Field(default="", exclude_if=lambda engine: not engine)
     """Engine that reads the pages that need OCR, and that the page command has not read; "" for none. `rapidocr` is an
-    extra (pip install 'sluice[ocr]'), and takes 3 to 15 CPU seconds per page."""
+    extra (pip install 'sluice[ocr]'), and takes 2 to 13 CPU seconds per page."""
 
     ocr_dpi: int = Field(default=200, ge=72, le=400, exclude_if=lambda dpi: dpi == 200)
     """Dots per inch of the bitmaps that the engine reads."""
@@ -73,7 +73,7 @@ class Pdf(Parser):
     ocr_max_pages: int = Field(default=500, ge=1, exclude_if=lambda pages: pages == 500)
     """Pages of one file that the engine reads; the pages after them still need OCR."""
 
-    ocr_page_cpu_s: float = Field(default=120.0, gt=0, exclude_if=lambda seconds: seconds == 120.0)
+    ocr_page_cpu_s: float = Field(default=300.0, gt=0, exclude_if=lambda seconds: seconds == 300.0)
     """Limit of CPU seconds per page for the engine; after it the process that reads the file is killed, and the file is
     quarantined as poison."""
 

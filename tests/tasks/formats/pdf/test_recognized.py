@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tasks.formats.pdf.document import BitmapReader, PdfText, read_pdf
-from tasks.formats.pdf.recognized import Corners, ReadPage, TextLine, read_page, skew_of
+from tasks.formats.pdf.recognized import Corners, ReadPage, TextLine, read_page, read_upright, skew_of
 from tasks.formats.pdf.render import MAX_PIXELS, Bitmap, render_page
 from tests.tasks.stages.extract.made_pdf import A4, IMAGE, SCANNED, image, pdf, show
 
@@ -104,6 +104,37 @@ def test_the_page_is_no_longer_missing_and_has_the_confidence_of_its_letters() -
     (page,) = read(PAGE).pages
     assert (page.score, page.needs_ocr) == (1.0, False)
     assert page.confidence == pytest.approx(0.99)
+
+
+@pytest.mark.parametrize("turn", [0, 1, 2, 3])
+def test_a_page_on_its_side_or_upside_down_is_turned_and_its_boxes_are_not(turn: int) -> None:
+    upright, bitmap = drawn(PAGE)
+    pixels = np.rot90(bitmap.pixels, turn)
+    size = A4[::-1] if turn % 2 else A4
+
+    def find(shown: Bitmap) -> list[TextLine]:
+        if np.array_equal(shown.pixels, bitmap.pixels):
+            return upright
+        if shown.pixels.shape == bitmap.pixels.shape:
+            return [TextLine(one.text, one.corners, 0.5) for one in upright]
+        return [TextLine(one.text, _on_its_side(one.corners), 0.5) for one in upright]
+
+    page = read_upright(Bitmap(np.ascontiguousarray(pixels), *size, SCALE), find)
+    assert page is not None
+    assert page.turn == turn
+    assert page.segments[0].text == "A voyage along the northern coast"
+    x0, y0, x1, y1 = page.displayed((10, 20, 110, 40))
+    assert (x0, y0, x1, y1) == {
+        0: (10, 20, 110, 40),
+        1: (20, 485, 40, 585),
+        2: (485, 802, 585, 822),
+        3: (802, 10, 822, 110),
+    }[turn]
+
+
+def _on_its_side(corners: Corners) -> Corners:
+    first, second, third, fourth = ((y, x) for x, y in corners)
+    return first, fourth, third, second
 
 
 def test_an_uncertain_line_is_dropped_and_an_uncertain_page_is_not_read() -> None:
