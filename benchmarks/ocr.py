@@ -9,8 +9,8 @@ packed into a PDF file of one image: clean at 150 and 200 dots per inch, with no
 turned by 1, 2 and 3 degrees, and as JPEG of quality 40.
 
 Words are compared as multisets in lower case, Chinese by letter without spaces and punctuation. `order` is that of
-`benchmarks.pdf`, of the page with the least: the share of words that are in the order of the gold. CPU seconds are those
-of one thread, without loading the models. Needs the extra `ocr`. Writes `ocr.json`.
+`benchmarks.pdf`, of the page with the least: the share of words that are in the order of the gold. CPU seconds are
+those of one thread, without loading the models. Needs the extra `ocr`. Writes `ocr.json`.
 """
 
 import io
