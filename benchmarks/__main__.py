@@ -278,6 +278,17 @@ BENCHMARKS = (
         ),
     ),
     Benchmark(
+        "ocr",
+        "ocr --data FOLDER --font FILE",
+        "OCR of drawn pages, clean and damaged, in Latin script and Chinese",
+        lambda r: (
+            f"recall {r['conditions']['clean 200']['Latin']['recall']:.3f} and precision "
+            f"{r['conditions']['clean 200']['Latin']['precision']:.3f} of words, Chinese letters "
+            f"{r['conditions']['clean 200']['Chinese']['recall']:.3f}, clean at 200 dots per inch; "
+            f"{r['conditions']['clean 200']['Latin']['cpu_s_per_page']:.0f} CPU-seconds a page"
+        ),
+    ),
+    Benchmark(
         "pdf_paragraphs",
         "pdf_paragraphs --packages FOLDER",
         "Paragraph breaks of PDF files against their TeX or HTML source",

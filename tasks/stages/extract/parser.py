@@ -48,6 +48,31 @@ class Parser(Config):
     modules: ClassVar[tuple[str, ...]] = ()
     """Modules that the child process of `guard` imports before its first body, because their import takes long."""
 
+    @classmethod
+    def libraries(cls, settings: Mapping[str, Any]) -> str:
+        """Returns the packages that determine the text under these settings, with their versions, for fingerprints."""
+        revision = f", revision {cls.revision}" if cls.revision > 1 else ""
+        return f"{cls.library} {version(cls.library)}{revision}" if cls.library else ""
+
+    def check_installed(self) -> None:
+        """Raises InputError if a package that the settings need is not installed."""
+        return
+
+    @property
+    def needed_modules(self) -> tuple[str, ...]:
+        """The `modules` that these settings need."""
+        return self.modules
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Bytes of address space that the child process may allocate; None for the limit of pages."""
+        return None
+
+    @property
+    def recognizes(self) -> bool:
+        """Whether it gives the confidence of pages that it has read from bitmaps."""
+        return False
+
     @property
     def cpu_s(self) -> float | None:
         """Limit of CPU seconds per body; None for the limit of pages."""
@@ -82,19 +107,13 @@ def find_parser(name: str, settings: Mapping[str, Any]) -> Parser:
     module, package = extensions.module_of(extensions.PARSERS, "parser", name, OWN)
     for member in vars(module).values():
         if isinstance(member, type) and issubclass(member, Parser) and member.__module__ == module.__name__:
-            return extensions.configure(member, name, settings, package or _library(member))
+            return extensions.configure(member, name, settings, package or member.libraries(settings))
     raise Problems([f'the module of the parser "{name}" of {package} defines no Parser'])
 
 
 def package_of(name: str) -> str:
     """Returns the package that provides the parser `name`, with its version; "" for a parser of Sluice."""
     return extensions.module_of(extensions.PARSERS, "parser", name, OWN)[1]
-
-
-def _library(kind: type[Parser]) -> str:
-    """Returns the library of one of Sluice's own parsers with its version, and the parser's revision."""
-    revision = f", revision {kind.revision}" if kind.revision > 1 else ""
-    return f"{kind.library} {version(kind.library)}{revision}" if kind.library else ""
 
 
 def complete_settings(kinds: Iterable[str], settings: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -113,8 +132,8 @@ def complete_settings(kinds: Iterable[str], settings: Mapping[str, Mapping[str, 
     for name in dict.fromkeys((*kinds, *settings)):
         try:
             parser = find_parser(name, settings.get(name, {}))
-            package = package_of(name) or _library(type(parser))
-            complete[name] = {**parser.model_dump(mode="json"), extensions.PACKAGE: package}
+            dumped = parser.model_dump(mode="json")
+            complete[name] = {**dumped, extensions.PACKAGE: package_of(name) or parser.libraries(dumped)}
             for media_type in parser.media_types:
                 if (other := readers.setdefault(media_type, name)) != name:
                     messages.append(f'"{other}" and "{name}" both read {media_type}: leave one of them out')
