@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 import pytest
 from resiliparse.parse.html import HTMLTree
 
-from tasks.stages.extract.page_metadata import PageMetadata, absolute_url, parse_time, read_page_metadata
+from tasks.stages.extract.page_date import parse_time
+from tasks.stages.extract.page_metadata import PageMetadata, absolute_url, read_page_metadata
 
 DAY = datetime(2019, 11, 20, tzinfo=UTC)
 JSON_LD = '<script type="application/ld+json">'
