@@ -7,19 +7,22 @@ import html
 import re
 from typing import Any
 
-from tasks.stages.extract.page_elements import AUTHORS, among_comments, one_line
+from tasks.stages.extract.page_elements import AUTHORS, HeadElements, among_comments, lines_beside, one_line
 
 _AUTHOR_LINK = 'a[rel~="author" i], [itemprop~="author" i]'
 _BYLINE = (
     ':is(span, p, div, a, li, small, address, em, b, strong, h2, h3, h4):is([class~="author" i], [class*="byline" i], '
-    '[class*="author-name" i], [class*="author_name" i], [class*="-author" i], [class*="autor" i])'
+    '[class*="author-name" i], [class*="_author" i], [class*="-author" i], [class~="authors" i], [class*="autor" i], '
+    '[class~="auteur" i], [class~="auteurs" i], [class~="contributor" i])'
 )
 _MAX_LIKELY = 20
+_LINES_AFTER = 12
 _MAX_AUTHOR, _MAX_AUTHORS, _MAX_NAME_WORDS, _MAX_BYLINE = 80, 20, 8, 500
 # "Text und Fotos: ", "Written by ", "Von ".
 _BY = re.compile(
     r"(?:(?:text|photos?|fotos?)(?:\s*(?:and|und|&|,)\s*(?:text|photos?|fotos?))*\s*(?::|by\b|von\b)"
-    r"|(?:(?:written|posted|published|geschrieben|veröffentlicht)\s+)?"
+    r"|(?:(?:written|posted|published|geschrieben|verfasst|eingestellt|veröffentlicht|erstellt|escrito|publicado|écrit|publié"
+    r"|scritto|pubblicato|geschreven|geplaatst|postado)\s+)?"
     r"(?:by|von|vom|par|por|door|av|di|authors?|autore?|autorin|auteur)\b)\s*:?\s*(?=\S)",
     re.I,
 )
@@ -29,9 +32,15 @@ _BEHIND_NAME = re.compile(
     r"\b\d\d?[. ]|\bfollow\b).*$",
     re.I,
 )
+# A name has capitals in scripts that have them: not "by the way".
+_CAPITALS = re.compile(
+    r"(?=[^a-zà-ÿ])\S+(?:\s(?:(?:von|van|der|de|den|zu|di|da|del|la|le|al|bin|und|and|et|y|e)\b|[^a-z\W]\S*))*$"
+)
 _ADDRESS = re.compile(r"\s*[<(\[]?[^\s<(\[@]++@\S++")
 _NO_NAME = re.compile(r"(?:https?:|www\.|/|@).*|\S+\.(?:[a-z]{2,3}|info)(?:/\S*)?", re.I)
-_SAYS = re.compile(r".*\b(?:says|said|writes|wrote|sagte?|schrie?b|schreibt|meint|a dit|dijo|dice|disse|scrive):?", re.I)
+_SAYS = re.compile(
+    r".*\b(?:says|said|writes|wrote|sagte?|schrie?b|schreibt|meint|a dit|dijo|dice|disse|scrive):?", re.I
+)
 _LETTERS = re.compile(r"[\W\d_]+")
 _NOBODY = frozenset(
     """
@@ -41,27 +50,59 @@ _NOBODY = frozenset(
 )
 
 
-def authors(document: Any, stated: dict[str, list[str]], objects: list[dict[str, Any]], site: str) -> str:
+def authors(document: Any, heading: Any, head: HeadElements, objects: list[dict[str, Any]], site: str) -> str:
     """Returns the names of a page's authors, separated by "; ": at most 20 of 80 characters, without that of the site.
 
     Args:
         document: root element of the page.
-        stated: contents of the meta elements `AUTHORS`, by name.
+        heading: element of the main heading, or None.
+        head: elements of the head.
         objects: objects of JSON-LD, those of articles first, without comments.
         site: name of the site.
     """
     by_id = {node["@id"]: node for node in objects if isinstance(node.get("@id"), str)}
     for names in (
         *(_names(node["author"], by_id) for node in objects if "author" in node),
-        *(stated[name] for name in AUTHORS if name in stated),
+        *(head.authors[name] for name in AUTHORS if name in head.authors),
+        _of_card(head.metas),
     ):
         if people := _people(names, site):
             return "; ".join(people)
-    for selector in (_AUTHOR_LINK, _BYLINE):
-        likely = document.query_selector_all(selector)[:_MAX_LIKELY]
-        for element in likely:
-            if not among_comments(element) and (people := _people([_text(element)], site)):
-                return people[0]
+    return _by_link(document, site) or _at_heading(heading, site) or _by_class(document, site)
+
+
+def _of_card(metas: dict[str, str]) -> list[str]:
+    """Returns the author of a preview card, which has pairs of labels and texts ("Written by", "Eva Roth")."""
+    return [
+        metas.get(f"twitter:data{n}", "") for n in (1, 2) if _BY.fullmatch(metas.get(f"twitter:label{n}", "") + " ")
+    ]
+
+
+def _by_link(document: Any, site: str) -> str:
+    """Returns the names of the first links to authors, and of those beside the first."""
+    found: list[Any] = []
+    for element in document.query_selector_all(_AUTHOR_LINK)[:_MAX_LIKELY]:
+        if not among_comments(element) and (not found or element.parent == found[0].parent):
+            found += [element] if _people([_text(element)], site) else []
+    return "; ".join(_people([_text(element) for element in found], site))
+
+
+def _by_class(document: Any, site: str) -> str:
+    for element in document.query_selector_all(_BYLINE)[:_MAX_LIKELY]:
+        if not among_comments(element) and (people := _people([_text(element)], site)):
+            return people[0]
+    return ""
+
+
+def _at_heading(heading: Any, site: str) -> str:
+    """Returns the name in a line at the heading that begins like "By", or in the next line if there is no more."""
+    lines = list(lines_beside(heading, forward=True))[:_LINES_AFTER] if heading is not None else []
+    for place, line in enumerate(lines):
+        by = _BY.match(line + " x")
+        if by and by.end() > len(line):  # the name is an element of its own
+            line = " ".join(lines[place : place + 2])
+        if by and len(line) <= _MAX_AUTHOR and (people := _people([line], site)) and _CAPITALS.match(people[0]):
+            return people[0]
     return ""
 
 

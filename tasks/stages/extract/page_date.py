@@ -5,14 +5,13 @@ elements named after dates, and the short lines beside the main heading, where t
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from itertools import chain
 from typing import Any
 
-from resiliparse.parse.html import NodeType
-
-from tasks.stages.extract.page_elements import among_comments
+from tasks.stages.extract.page_elements import among_comments, lines_beside
 
 # Names of meta elements with the date of publication, the most reliable first: Open Graph's article (ogp.me),
 # schema.org, Dublin Core (RFC 5013), Google Scholar, and those of publishing systems.
@@ -30,10 +29,8 @@ _DATE_LIKE = (
     '[itemprop*="date" i])'
 )
 _MAX_LIKELY = 20
-# A date at the heading is in a line of at most this many characters, among the next lines after the heading or the
-# last ones before it.
-_MAX_LINE, _LINES_AFTER, _LINES_BEFORE, _MAX_STEPS = 60, 12, 4, 200
-_UNREAD = frozenset(("script", "style", "template", "table", "nav", "aside", "footer", "form", "select"))
+# A date at the heading is in one of the next lines, or alone in one of the lines after or before.
+_MAX_LINE, _LINES_AFTER = 60, 12
 # Date of the first web page. Earlier dates are those of works shown on a page, or of a clock that was not set.
 _FIRST_PAGE = datetime(1991, 8, 6, tzinfo=UTC)
 
@@ -58,8 +55,8 @@ _MONTHS = {
     )
     for name in names.split()
 }
-# 2019-11-20, 20.11.2019, "20. November 2019", "20 de noviembre de 2019", "November 20th, 2019", 2019年11月20日. Of dates with
-# slashes only those whose day cannot be a month: not 11/12/2019.
+# 2019-11-20, 20.11.2019, "20. November 2019", "20 de noviembre de 2019", "November 20th, 2019",
+# 2019年11月20日. Of dates with slashes only those whose day cannot be a month: not 11/12/2019.
 _WRITTEN = re.compile(
     r"(?<!\d)(?:(?P<y>\d{4})[-/.](?P<m>\d\d?)[-/.](?P<d>\d\d?)"
     r"|(?P<d1>\d\d?)\.\s?(?P<m1>\d\d?)\.\s?(?P<y1>\d{4})"
@@ -72,6 +69,12 @@ _WRITTEN = re.compile(
 _IN_ADDRESS = re.compile(
     r"/(?P<y>(?:19|20)\d\d)([/-])(?P<m>\d\d?)\2(?P<d>\d\d?)(?=[/-]|$)|/(?P<y1>(?:19|20)\d\d)-(?P<m1>\d\d)/(?P<d1>\d\d)/"
     r"|[/_-](?P<y2>(?:19|20)\d\d)(?P<m2>\d\d)(?P<d2>\d\d)(?=[/_-])"
+)
+# A line that has only a date: with a weekday, a time and a word before it ("Datum:", "Stand:", "Published on").
+_ALONE = re.compile(
+    rf"(?:[^\W\d]{{2,15}}+\.?[:,]?\s){{0,2}}(?:{_WRITTEN.pattern})"
+    r"(?:\s?[-–|,•·]?\s?(?:(?:um|at|à|a las)\s)?\d\d?[:.]\d\d(?::\d\d)?(?:\s?(?:uhr|[ap]\.?m\.?|h))?)?\s*",
+    re.I,
 )
 _LONGEST_DATE = 200  # number of characters that are searched for a date
 
@@ -125,9 +128,7 @@ def parse_time(text: str) -> datetime | None:
     return time.replace(microsecond=time.microsecond // 1000 * 1000) if time >= _FIRST_PAGE else None
 
 
-def _stated(
-    metas: dict[str, str], objects: list[dict[str, Any]], times: list[str]
-) -> Iterator[datetime | None]:
+def _stated(metas: dict[str, str], objects: list[dict[str, Any]], times: list[str]) -> Iterator[datetime | None]:
     """Yields the dates that markup states, the most reliable first."""
     yield from (parse_time(metas[name]) for name in _DATES if name in metas)
     for key in _KEYS:
@@ -155,7 +156,14 @@ def _likely(document: Any, heading: Any, url: str) -> Iterator[datetime | None]:
         if not among_comments(element):
             yield find_date(element.text or "")
     if heading is not None:
-        yield from map(find_date, _lines_beside(heading))
+        yield from _at_heading(heading)
+
+
+def _at_heading(heading: Any) -> Iterator[datetime | None]:
+    after = list(lines_beside(heading, forward=True))
+    yield from (find_date(line) for line in after[:_LINES_AFTER] if len(line) <= _MAX_LINE)
+    alone = (line for line in chain(after, lines_beside(heading, forward=False)) if _ALONE.fullmatch(line))
+    yield from map(find_date, alone)
 
 
 def _of_time(element: Any) -> datetime | None:
@@ -164,33 +172,6 @@ def _of_time(element: Any) -> datetime | None:
     if text.strip() and not any(letter.isdecimal() for letter in text[:_LONGEST_DATE]):
         return None
     return parse_time(attribute) or parse_time(attribute[:10]) or find_date(attribute) or find_date(text)
-
-
-def _lines_beside(heading: Any) -> Iterator[str]:
-    """Yields the short text nodes after a heading and before it, the nearest first."""
-    for forward, lines in ((True, _LINES_AFTER), (False, _LINES_BEFORE)):
-        node: Any = heading
-        for _ in range(_MAX_STEPS):
-            node = _next(node, forward=forward, skip=node is heading or node.tag in _UNREAD)
-            if node is None or not lines:
-                break
-            if node.type == NodeType.TEXT and (text := (node.value or "").strip()):
-                lines -= 1
-                if len(text) <= _MAX_LINE:
-                    yield text
-
-
-def _next(node: Any, *, forward: bool, skip: bool) -> Any:
-    """Returns the next or previous node of a document; `skip` leaves out the children of `node`."""
-    child = None if skip else node.first_child if forward else node.last_child
-    if child is not None:
-        return child
-    while node is not None and node.tag != "body":
-        sibling = node.next if forward else node.prev
-        if sibling is not None:
-            return sibling
-        node = node.parent
-    return None
 
 
 def find_date(text: str) -> datetime | None:

@@ -5,13 +5,14 @@ Reads the parsed page; returns the texts and attributes of meta, link and script
 """
 
 import re
+from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
-from resiliparse.parse.html import HTMLTree
+from resiliparse.parse.html import HTMLTree, NodeType
 
 from tasks.formats.documents.text import clean
-from tasks.stages.extract.page_title import MAX_HEADINGS, Heading
+from tasks.stages.extract.page_title import Heading
 
 # Names of meta elements, the most reliable first: Open Graph's article (ogp.me), schema.org, Dublin Core (RFC 5013),
 # Google Scholar, and those of publishing systems.
@@ -28,7 +29,7 @@ _HEAD = (
     'meta:is([http-equiv="content-language" i], [property*="publi" i], [name*="publi" i], [name*="dat" i], '
     '[name^="dcterms" i], [itemprop], [name*="licen" i], [name*="rights" i], [property*="title" i], [name*="title" i], '
     '[property="og:site_name" i], [name="application-name" i], [name*="author" i], [property*="author" i], '
-    '[name*="creator" i], [name="byl" i])'
+    '[name*="creator" i], [name="byl" i], [name^="twitter:label" i], [name^="twitter:data" i])'
 )
 # Elements anywhere in the page: dates by RDFa or microdata, h-entry (microformats.org) or the obsolete `pubdate`;
 # robots tags, which browsers move into the body of a page whose head ends too early; headings for the title. Not every
@@ -38,13 +39,25 @@ _ANYWHERE = (
     'a[href]:is([rel~="license" i], [href*="creativecommons.org/"]), '
     'time:is([pubdate], [itemprop~="datePublished"], [class~="dt-published"], [class~="entry-date"])'
 )
-# Titles of entries in the templates of blogs, by class (WordPress, Blogger, hAtom, h-entry) or microdata. Only few are
-# read: a page with many is a list of entries.
-_NAMED_TITLE = (
-    ':is(h1, h2, h3, h4, div, p, span, a):is([class~="entry-title" i], [class~="post-title" i], '
-    '[class~="posttitle" i], [class~="post_title" i], [class~="article-title" i], '
-    '[class~="p-name"], [itemprop~="headline" i])'
+# Titles of entries in the templates of blogs, by class (WordPress, Blogger, hAtom, h-entry) or microdata, and names of
+# sites. Only few are read: a page with many is a list of entries.
+_TITLE_CLASSES = ("entry-title", "post-title", "posttitle", "post_title", "article-title", "p-name")
+_SITE_CLASSES = (
+    *("site-title", "site-name", "sitename", "blog-title", "blogtitle", "site-header", "site-branding", "branding"),
+    *("masthead", "logo", "brand"),
 )
+_NAMED_TITLE = ", ".join(f'[class~="{name}" i]' for name in _TITLE_CLASSES)
+_CLASSES_OF_HEADINGS = (
+    *("entry-header", "title", "headline", "asset-name", "node-title", "contentheading", "serendipity_title"),
+    *("page-title", "article__title", "article__headline", "story-title", "blogentry-title"),
+)
+_HEADINGS = f'h2, h3, :is(h4, h5)[class], :is(div, p, span, a):is({_NAMED_TITLE}, [itemprop~="headline" i])'
+_SITE_NAME = (
+    ":is(h1, h2, div, p, span, a):is(#site-title, #blog-title, #sitename, "
+    '[class~="site-title" i], [class~="site-name" i], [class~="blog-title" i])'
+)
+_MAX_HEADINGS, _MAX_SITE_NAMES = 40, 5
+_NAMES_OF_TITLES = frozenset((*_TITLE_CLASSES, *_CLASSES_OF_HEADINGS))
 _MAX_ELEMENTS = 2_000
 _SPACE = re.compile(r"\s+")
 
@@ -65,10 +78,10 @@ _OTHER_BEHIND = frozenset("open closed count counts enabled disabled link number
 _READERS = frozenset("customer customers user reader guest visitor".split())
 _COMMENT_ITEMS = re.compile(r"comment|review|suggestedAnswer|acceptedAnswer")
 _COMMENT_TYPES = ("/Comment", "/UserComments", "/Answer", "/UserReview")
-_SITE_HEADING = frozenset(
-    "header logo masthead branding brand site-title site-name sitename site-header blog-title site-branding".split()
-)
+_SITE_HEADING = frozenset((*_SITE_CLASSES, "header"))  # the last one only as id
 _LEVELS_OF_LOGO = 3
+_MAX_LINES, _MAX_STEPS = 40, 300
+_UNREAD = frozenset(("script", "style", "template", "table", "nav", "aside", "footer", "form", "select"))
 
 
 class HeadElements:
@@ -127,41 +140,53 @@ class DocumentElements:
             else:
                 is_licence = "license" in (element.getattr("rel") or "").lower().split()
                 self.licences.append((is_licence, (element.getattr("href") or "").strip()))
-        self.named = list(document.query_selector_all(_NAMED_TITLE)[:MAX_HEADINGS])
+        self.other_headings = list(document.query_selector_all(_HEADINGS)[:_MAX_HEADINGS])
+        self.site_names = [element.text or "" for element in document.query_selector_all(_SITE_NAME)[:_MAX_SITE_NAMES]]
 
-    def headings(self, host: str, limit: int) -> list[Heading]:
-        """Returns the main headings and the named ones, without those that are the name of the site."""
-        found = []
-        for element in [*self.h1[:MAX_HEADINGS], *(one for one in self.named if one.tag != "h1")]:
+    def headings(self, url: str, limit: int) -> tuple[list[Heading], list[str]]:
+        """Returns the headings that may be the title, main ones first, and those that are the name of the site."""
+        found, names = [], [one_line(text, limit) for text in self.site_names]
+        for element in (*self.h1[:_MAX_HEADINGS], *self.other_headings):
             text = one_line(element.text or "", limit).rstrip("¶# ")
-            if text and not _is_of_site(element, host) and not among_comments(element):
-                found.append(Heading(text, element.tag == "h1", element in self.named))
-        return found
+            if _is_of_site(element, url):
+                names.append(text)
+            elif text and not among_comments(element):
+                found.append(Heading(text, element.tag == "h1", _is_named(element), element))
+        return found, names
 
 
-def _is_of_site(heading: Any, host: str) -> bool:
+def _is_named(heading: Any) -> bool:
+    classes = (heading.getattr("class") or "")[:_MAX_NAMES].lower().split()
+    return "headline" in (heading.getattr("itemprop") or "").lower() or not _NAMES_OF_TITLES.isdisjoint(classes)
+
+
+def _is_of_site(heading: Any, url: str) -> bool:
     """Whether a heading is the name of the site: linked with the home page, or in an element named after the logo."""
-    link = heading.query_selector("a[href]") or (heading.parent if heading.parent.tag == "a" else None)
-    if link is not None and _is_home(link.getattr("href") or "", host):
+    parent = heading.parent
+    link = heading.query_selector("a[href]") or (parent if parent is not None and parent.tag == "a" else None)
+    if link is not None and _is_home(link.getattr("href") or "", url):
         return True
     for _ in range(_LEVELS_OF_LOGO):
         if heading is None or heading.tag in ("body", "html", "article", "main"):
             return False
-        names = (heading.getattr("id") or "").lower().split()
-        names += [name for name in (heading.getattr("class") or "").lower().split() if name != "header"]
+        names = (heading.getattr("class") or "")[:_MAX_NAMES].lower().split()
+        names = [name for name in names if name != "header"] + [(heading.getattr("id") or "").lower()]
         if not _SITE_HEADING.isdisjoint(names):
             return True
         heading = heading.parent
     return False
 
 
-def _is_home(href: str, host: str) -> bool:
+def _is_home(href: str, url: str) -> bool:
+    """Whether a reference of a page at `url` leads to the home page of its site or to the first folder of its path."""
     try:
-        parts = urlsplit(href.strip())
+        link, page = urlsplit(urljoin(url, href.strip())), urlsplit(url)
     except ValueError:
         return False
-    is_here = not parts.netloc or (parts.netloc.removeprefix("www.") == host.removeprefix("www."))
-    return is_here and bool(href.strip()) and parts.path in ("", "/") and not parts.query and not parts.fragment
+    if not href.strip() or link.netloc.removeprefix("www.") != page.netloc.removeprefix("www.") or link.query:
+        return False
+    folder, path = link.path.strip("/"), page.path.strip("/")
+    return not link.fragment and (not folder or ("/" not in folder and path.startswith(f"{folder}/")))
 
 
 def among_comments(element: Any) -> bool:
@@ -186,6 +211,31 @@ def _is_comment(element: Any) -> bool:
         if is_named and parts[0] not in _OTHER_BEFORE and parts[-1] not in _OTHER_BEHIND:
             return True
     return False
+
+
+def lines_beside(heading: Any, *, forward: bool) -> Iterator[str]:
+    """Yields the text nodes after or before a heading, the nearest first, at most as many as templates put there."""
+    node, left = heading, _MAX_LINES
+    for _ in range(_MAX_STEPS):
+        node = _next(node, forward=forward, skip=node is heading or node.tag in _UNREAD)
+        if node is None or not left:
+            return
+        if node.type == NodeType.TEXT and (text := (node.value or "").strip()):
+            left -= 1
+            yield text[:_MAX_NAMES]
+
+
+def _next(node: Any, *, forward: bool, skip: bool) -> Any:
+    """Returns the next or previous node of a document; `skip` leaves out the children of `node`."""
+    child = None if skip else node.first_child if forward else node.last_child
+    if child is not None:
+        return child
+    while node is not None and node.tag != "body":
+        sibling = node.next if forward else node.prev
+        if sibling is not None:
+            return sibling
+        node = node.parent
+    return None
 
 
 def one_line(text: str, limit: int) -> str:

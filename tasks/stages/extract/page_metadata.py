@@ -22,7 +22,7 @@ from tasks.formats.web.url import MAX_CANONICAL_URL, host_of
 from tasks.stages.extract.page_author import authors
 from tasks.stages.extract.page_date import published_date
 from tasks.stages.extract.page_elements import SITES, TITLES, DocumentElements, HeadElements, one_line
-from tasks.stages.extract.page_title import MAX_TITLE, choose_title, site_names
+from tasks.stages.extract.page_title import MAX_TITLE, Heading, choose_title, heading_of, site_names
 
 _RIGHTS = ("dcterms.license", "dc.rights.license", "license", "licence", "dcterms.rights", "dc.rights", "rights")
 _COMMONS = re.compile(r"https?://(?:www\.)?creativecommons\.org/(?:licenses|publicdomain)/[a-z0-9./+-]+", re.I)
@@ -41,6 +41,7 @@ _WRAPPED_END = re.compile(r"\A(?:\s|>--|>\]\](?:!<)?|//|/\*|\*/|;)++")
 """What stands around JSON in a script; the end is matched backwards, from the last character."""
 # Matches most canonical URLs: absolute URLs that do not change when they are joined with the page's URL.
 _PLAIN_ADDRESS = re.compile(r"https?://[a-z0-9.-]+/[A-Za-z0-9._~/-]*")
+
 
 @dataclass(frozen=True)
 class PageMetadata:
@@ -77,30 +78,30 @@ def read_page_metadata(tree: HTMLTree, url: str = "", fetched_at: datetime | Non
         return PageMetadata()
     root, head, body = document.first_element_child, HeadElements(tree), DocumentElements(document)
     objects = sorted(_objects(body.json_ld), key=lambda node: not _is_article(node))
-    stated = one_line(head.title, MAX_TITLE)
+    headings, logos = body.headings(url, MAX_TITLE)
+    names = site_names(host_of(url), [*(head.metas.get(name, "") for name in SITES), *_sites(objects), *logos])
+    title = _title(head, headings, objects, names) or next(filter(None, logos), "")
+    heading = heading_of(title, headings)
     site = one_line(head.metas.get("og:site_name", ""), _MAX_SITE)
     return PageMetadata(
-        title=_title(head, body, objects, url),
-        stated_title=stated,
-        author=authors(document, head.authors, objects, site),
+        title=title,
+        stated_title=one_line(head.title, MAX_TITLE),
+        author=authors(document, heading, head, objects, site),
         site=site,
-        language=one_line((root.getattr("lang") if root else "") or head.metas.get("content-language", ""), _MAX_LANGUAGE),
-        published=published_date(
-            head.metas, objects, body.times, document, next(iter(body.h1), None), url, fetched_at
+        language=one_line(
+            (root.getattr("lang") if root else "") or head.metas.get("content-language", ""), _MAX_LANGUAGE
         ),
+        published=published_date(head.metas, objects, body.times, document, heading, url, fetched_at),
         canonical=absolute_url(head.links.get("canonical", ""), head.base, url),
         licence=_licence(head, objects, body.licences),
         robots=tuple(body.robots),
     )
 
 
-def _title(head: HeadElements, body: DocumentElements, objects: list[dict[str, Any]], url: str) -> str:
-    host = host_of(url)
+def _title(head: HeadElements, headings: list[Heading], objects: list[dict[str, Any]], sites: frozenset[str]) -> str:
     stated, declared = one_line(head.title, MAX_TITLE), one_line(html.unescape(head.first(TITLES)), MAX_TITLE)
     headline = next((text for node in objects if isinstance(text := node.get("headline"), str) and text.strip()), "")
-    names = site_names(host, [*(head.metas.get(name, "") for name in SITES), *_sites(objects)])
-    headings = body.headings(host, MAX_TITLE)
-    return choose_title(stated, headings, one_line(html.unescape(headline), MAX_TITLE), declared, names)
+    return choose_title(stated, headings, one_line(html.unescape(headline), MAX_TITLE), declared, sites)
 
 
 def _sites(objects: list[dict[str, Any]]) -> Iterator[str]:

@@ -10,9 +10,10 @@ import html
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 MAX_TITLE = 500
-MAX_HEADINGS = 20
+_SHORTEST_OTHER = 12  # letters of a lower heading that is the title
 _MAX_SITE = 100
 _SHORTEST_NAME = 3
 _MAX_NAMES_BEHIND = 3  # names that are removed from one text: "Title - Section | Site"
@@ -24,11 +25,22 @@ _PART = re.compile(r"(?<=\S)\s+(?:[|\-–—»«•·:/]+)\s+")
 _WORD = re.compile(r"[^\W_]+")
 # Texts of publishing systems for pages whose author gave no title, or only the place of the page in its site.
 _NO_TITLES = frozenset(
-    ("untitled", "untitleddocument", "unbenannt", "notitle", "home", "homepage", "startseite", "accueil", "inicio", "index")
+    (
+        "untitled",
+        "untitleddocument",
+        "unbenannt",
+        "notitle",
+        "home",
+        "homepage",
+        "startseite",
+        "accueil",
+        "inicio",
+        "index",
+    )
 )
 # A source that has the words of a candidate among others supports it by half. A heading that is the only one of its
 # page, or that its class or microdata calls the title, is preferred at equal support, since readers see it.
-_AMONG_OTHERS, _ONLY, _NAMED = 0.5, 0.3, 0.7
+_AMONG_OTHERS, _ONLY, _NAMED = 0.5, 0.3, 0.8
 
 
 @dataclass(frozen=True)
@@ -39,11 +51,13 @@ class Heading:
         text: in one line.
         is_main: whether it is an `h1`.
         is_named: whether class or microdata call it the title or headline of an entry.
+        element: its element in the parsed page.
     """
 
     text: str
     is_main: bool = True
     is_named: bool = False
+    element: Any = None
 
 
 @dataclass(frozen=True)
@@ -75,36 +89,48 @@ def choose_title(
     'The harbour'
     """
     stated, headline, declared = (html.unescape(text)[:MAX_TITLE].strip() for text in (stated, headline, declared))
-    visible = _headings(headings[:MAX_HEADINGS], names, (stated, headline, declared))
+    visible = _headings(headings, names, (stated, headline, declared))
     others = [[_Candidate.of(without_site(text, names))] if text else [] for text in (headline, declared, stated)]
     sources = [visible, *others]
     pool = [one for source in sources for one in source if one.tight not in names and one.tight not in _NO_TITLES]
     if not pool:
-        return stated or declared or next((heading.text for heading in headings), "")
+        return stated or declared or next((heading.text for heading in headings if heading.is_main), "")
     if len(pool) == 1 and not visible and stated and not declared:
-        return _PART.split(pool[0].text, maxsplit=1)[0]
+        return next(part for part in _PART.split(pool[0].text) if _tight(part))
     place = _folded(stated).find
     # Of equals, the first in the title element, because the name of the site usually comes last.
     best = max(pool, key=lambda one: (_support(one, sources), -(place(one.folded) % (MAX_TITLE + 1))))
     return max((one.text for one in pool if one.tight == best.tight), key=lambda text: len(_folded(text)))
 
 
-def _headings(headings: list[Heading], names: frozenset[str], elsewhere: Iterable[str]) -> list[_Candidate]:
+def heading_of(title: str, headings: list[Heading]) -> Any:
+    """Returns the element of the heading with the title, or else of the first main heading; None without both."""
+    tight = _tight(title)
+    same = (heading.element for heading in headings if _tight(heading.text) == tight)
+    return next(same, next((heading.element for heading in headings if heading.is_main), None))
+
+
+def _headings(headings: list[Heading], names: frozenset[str], elsewhere: tuple[str, ...]) -> list[_Candidate]:
     """Returns the headings that can be the title.
 
-    One of several, as on a page with many entries, needs to be in another source.
+    One of several, as on a page with many entries, needs to be in another source; a lower heading that is not named
+    needs to be a part of it.
     """
     known = [f" {_folded(text)} " for text in elsewhere]
+    parts = {_folded(part) for text in elsewhere for part in _SEPARATOR.split(text)}
     mains = {_folded(heading.text) for heading in headings if heading.is_main}
-    named = {_folded(heading.text) for heading in headings if heading.is_named}
     mains = {text for text in mains if text and text.replace(" ", "") not in names}
+    named = {_folded(heading.text) for heading in headings if heading.is_named}
     found = []
     for heading in headings:
-        folded = _folded(heading.text)
-        is_elsewhere = any(f" {folded} " in text for text in known)
-        if folded and (is_elsewhere or mains == {folded} or named == {folded}):
-            preference = _ONLY * (mains == {folded}) + _NAMED * heading.is_named
-            found.append(_Candidate.of(heading.text, preference))
+        one = _Candidate.of(heading.text, _ONLY * (mains == {_folded(heading.text)}) + _NAMED * heading.is_named)
+        is_elsewhere = any(f" {one.folded} " in text for text in known)
+        if heading.is_main or heading.is_named:
+            is_title = is_elsewhere or mains == {one.folded} or named == {one.folded}
+        else:
+            is_title = len(one.tight) >= _SHORTEST_OTHER and one.folded in parts
+        if one.tight and is_title:
+            found.append(one)
     return found
 
 
