@@ -5,9 +5,10 @@ Reads objects of JSON-LD, contents of meta elements and elements of the parsed p
 
 import html
 import re
+from itertools import islice
 from typing import Any
 
-from tasks.stages.extract.page_elements import AUTHORS, HeadElements, among_comments, lines_beside, one_line
+from tasks.stages.extract.page_elements import AUTHORS, HeadElements, among_comments, lines_after, one_line
 
 _AUTHOR_LINK = 'a[rel~="author" i], [itemprop~="author" i]'
 _BYLINE = (
@@ -16,7 +17,7 @@ _BYLINE = (
     '[class~="auteur" i], [class~="auteurs" i], [class~="contributor" i])'
 )
 _MAX_LIKELY = 20
-_LINES_AFTER = 12
+_LINES_AFTER, _NODES_AT_HEADING = 12, 60
 _MAX_AUTHOR, _MAX_AUTHORS, _MAX_NAME_WORDS, _MAX_BYLINE = 80, 20, 8, 500
 # "Text und Fotos: ", "Written by ", "Von ".
 _BY = re.compile(
@@ -96,7 +97,8 @@ def _by_class(document: Any, site: str) -> str:
 
 def _at_heading(heading: Any, site: str) -> str:
     """Returns the name in a line at the heading that begins like "By", or in the next line if there is no more."""
-    lines = list(lines_beside(heading, forward=True))[:_LINES_AFTER] if heading is not None else []
+    nodes = lines_after(heading, _NODES_AT_HEADING) if heading is not None else iter(())
+    lines = list(islice(nodes, _LINES_AFTER))
     for place, line in enumerate(lines):
         by = _BY.match(line + " x")
         if by and by.end() > len(line):  # the name is an element of its own

@@ -8,10 +8,13 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from itertools import chain
+from itertools import islice
 from typing import Any
 
-from tasks.stages.extract.page_elements import among_comments, lines_beside
+from resiliparse.extract.html2text import extract_plain_text
+from resiliparse.parse.html import HTMLTree
+
+from tasks.stages.extract.page_elements import among_comments, lines_after
 
 # Names of meta elements with the date of publication, the most reliable first: Open Graph's article (ogp.me),
 # schema.org, Dublin Core (RFC 5013), Google Scholar, and those of publishing systems.
@@ -29,8 +32,10 @@ _DATE_LIKE = (
     '[itemprop*="date" i])'
 )
 _MAX_LIKELY = 20
-# A date at the heading is in one of the next lines, or alone in one of the lines after or before.
-_MAX_LINE, _LINES_AFTER = 60, 12
+# A date at the heading is in one of the next lines; elsewhere, it is in a line with at most three other words.
+_MAX_LINE, _LINES_AFTER, _NODES_AT_HEADING, _MAX_WORDS = 80, 12, 60, 3
+_WORD = re.compile(r"[^\W\d_]++")
+_UNREAD = ["nav", "aside", "footer"]
 # Date of the first web page. Earlier dates are those of works shown on a page, or of a clock that was not set.
 _FIRST_PAGE = datetime(1991, 8, 6, tzinfo=UTC)
 
@@ -70,12 +75,6 @@ _IN_ADDRESS = re.compile(
     r"/(?P<y>(?:19|20)\d\d)([/-])(?P<m>\d\d?)\2(?P<d>\d\d?)(?=[/-]|$)|/(?P<y1>(?:19|20)\d\d)-(?P<m1>\d\d)/(?P<d1>\d\d)/"
     r"|[/_-](?P<y2>(?:19|20)\d\d)(?P<m2>\d\d)(?P<d2>\d\d)(?=[/_-])"
 )
-# A line that has only a date: with a weekday, a time and a word before it ("Datum:", "Stand:", "Published on").
-_ALONE = re.compile(
-    rf"(?:[^\W\d]{{2,15}}+\.?[:,]?\s){{0,2}}(?:{_WRITTEN.pattern})"
-    r"(?:\s?[-–|,•·]?\s?(?:(?:um|at|à|a las)\s)?\d\d?[:.]\d\d(?::\d\d)?(?:\s?(?:uhr|[ap]\.?m\.?|h))?)?\s*",
-    re.I,
-)
 _LONGEST_DATE = 200  # number of characters that are searched for a date
 
 
@@ -83,7 +82,7 @@ def published_date(
     metas: dict[str, str],
     objects: list[dict[str, Any]],
     times: list[str],
-    document: Any,
+    tree: HTMLTree,
     heading: Any,
     url: str,
     fetched_at: datetime | None,
@@ -94,13 +93,13 @@ def published_date(
         metas: contents of meta elements by name in lower case.
         objects: objects of JSON-LD, those of articles first.
         times: machine-readable dates of elements that are marked as the date of publication.
-        document: root element of the page.
+        tree: the parsed page.
         heading: element of the main heading, or None.
         url: address of the page.
         fetched_at: when the page was fetched; a day is tolerated, for times without a time zone.
     """
     latest = fetched_at + timedelta(days=1) if fetched_at else None
-    stated, likely = _stated(metas, objects, times), _likely(document, heading, url)
+    stated, likely = _stated(metas, objects, times), _likely(tree, tree.document, heading, url)
     return next((date for dates in (stated, likely) for date in dates if date and (not latest or date <= latest)), None)
 
 
@@ -142,7 +141,7 @@ def _stated(metas: dict[str, str], objects: list[dict[str, Any]], times: list[st
     yield from map(parse_time, times)
 
 
-def _likely(document: Any, heading: Any, url: str) -> Iterator[datetime | None]:
+def _likely(tree: HTMLTree, document: Any, heading: Any, url: str) -> Iterator[datetime | None]:
     """Yields the dates of the first `time` element, the URL, elements with date-like classes, and lines at the heading.
 
     Dates of comments are none of the page.
@@ -156,14 +155,18 @@ def _likely(document: Any, heading: Any, url: str) -> Iterator[datetime | None]:
         if not among_comments(element):
             yield find_date(element.text or "")
     if heading is not None:
-        yield from _at_heading(heading)
+        lines = islice(lines_after(heading, _NODES_AT_HEADING), _LINES_AFTER)
+        yield from (find_date(line) for line in lines if len(line) <= _MAX_LINE)
+    yield from _short_lines(tree)
 
 
-def _at_heading(heading: Any) -> Iterator[datetime | None]:
-    after = list(lines_beside(heading, forward=True))
-    yield from (find_date(line) for line in after[:_LINES_AFTER] if len(line) <= _MAX_LINE)
-    alone = (line for line in chain(after, lines_beside(heading, forward=False)) if _ALONE.fullmatch(line))
-    yield from map(find_date, alone)
+def _short_lines(tree: HTMLTree) -> Iterator[datetime | None]:
+    """Yields the dates of lines of the visible text that have few other words, outside of menus and comments."""
+    text = extract_plain_text(tree, comments=False, list_bullets=False, alt_texts=False, skip_elements=_UNREAD)
+    for line in map(str.strip, text.splitlines()):
+        if len(line) <= _MAX_LINE and (found := _WRITTEN.search(line)):
+            words = _WORD.findall(line[: found.start()]) + _WORD.findall(line[found.end() :])
+            yield _day(found) if len(words) <= _MAX_WORDS else None
 
 
 def _of_time(element: Any) -> datetime | None:

@@ -1,18 +1,16 @@
 """The elements of a page that carry metadata, and whether an element belongs to readers' comments.
 
-Reads the parsed page; returns the texts and attributes of meta, link and script elements, headings and dates for
+Reads the parsed page; returns the texts and attributes of meta, link and script elements, main headings and dates for
 `page_metadata` and its neighbors.
 """
 
 import re
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urljoin, urlsplit
 
 from resiliparse.parse.html import HTMLTree, NodeType
 
 from tasks.formats.documents.text import clean
-from tasks.stages.extract.page_title import Heading
 
 # Names of meta elements, the most reliable first: Open Graph's article (ogp.me), schema.org, Dublin Core (RFC 5013),
 # Google Scholar, and those of publishing systems.
@@ -39,25 +37,6 @@ _ANYWHERE = (
     'a[href]:is([rel~="license" i], [href*="creativecommons.org/"]), '
     'time:is([pubdate], [itemprop~="datePublished"], [class~="dt-published"], [class~="entry-date"])'
 )
-# Titles of entries in the templates of blogs, by class (WordPress, Blogger, hAtom, h-entry) or microdata, and names of
-# sites. Only few are read: a page with many is a list of entries.
-_TITLE_CLASSES = ("entry-title", "post-title", "posttitle", "post_title", "article-title", "p-name")
-_SITE_CLASSES = (
-    *("site-title", "site-name", "sitename", "blog-title", "blogtitle", "site-header", "site-branding", "branding"),
-    *("masthead", "logo", "brand"),
-)
-_NAMED_TITLE = ", ".join(f'[class~="{name}" i]' for name in _TITLE_CLASSES)
-_CLASSES_OF_HEADINGS = (
-    *("entry-header", "title", "headline", "asset-name", "node-title", "contentheading", "serendipity_title"),
-    *("page-title", "article__title", "article__headline", "story-title", "blogentry-title"),
-)
-_HEADINGS = f'h2, h3, :is(h4, h5)[class], :is(div, p, span, a):is({_NAMED_TITLE}, [itemprop~="headline" i])'
-_SITE_NAME = (
-    ":is(h1, h2, div, p, span, a):is(#site-title, #blog-title, #sitename, "
-    '[class~="site-title" i], [class~="site-name" i], [class~="blog-title" i])'
-)
-_MAX_HEADINGS, _MAX_SITE_NAMES = 40, 5
-_NAMES_OF_TITLES = frozenset((*_TITLE_CLASSES, *_CLASSES_OF_HEADINGS))
 _MAX_ELEMENTS = 2_000
 _SPACE = re.compile(r"\s+")
 
@@ -76,12 +55,14 @@ _COMMENT_WORDS = frozenset(
 _OTHER_BEFORE = frozenset("category tag tone section type has no with".split())
 _OTHER_BEHIND = frozenset("open closed count counts enabled disabled link number".split())
 _READERS = frozenset("customer customers user reader guest visitor".split())
+# Elements that are examined: those with a part of such a word, or with microdata.
+_STEMS = ("omment", "coment", "reacti", "komentar", "disqus", "respond", "replies", "guestbook", "review")
+_MAYBE_COMMENT = ", ".join(
+    (*(f'[{name}*="{stem}" i]' for stem in _STEMS for name in ("class", "id")), "[itemprop]", "[itemtype]")
+)
 _COMMENT_ITEMS = re.compile(r"comment|review|suggestedAnswer|acceptedAnswer")
 _COMMENT_TYPES = ("/Comment", "/UserComments", "/Answer", "/UserReview")
-_SITE_HEADING = frozenset((*_SITE_CLASSES, "header"))  # the last one only as id
-_LEVELS_OF_LOGO = 3
-_MAX_LINES, _MAX_STEPS = 40, 300
-_UNREAD = frozenset(("script", "style", "template", "table", "nav", "aside", "footer", "form", "select"))
+_UNREAD = frozenset(("script", "style", "template", "nav", "aside", "footer", "form", "select"))
 
 
 class HeadElements:
@@ -140,63 +121,19 @@ class DocumentElements:
             else:
                 is_licence = "license" in (element.getattr("rel") or "").lower().split()
                 self.licences.append((is_licence, (element.getattr("href") or "").strip()))
-        self.other_headings = list(document.query_selector_all(_HEADINGS)[:_MAX_HEADINGS])
-        self.site_names = [element.text or "" for element in document.query_selector_all(_SITE_NAME)[:_MAX_SITE_NAMES]]
-
-    def headings(self, url: str, limit: int) -> tuple[list[Heading], list[str]]:
-        """Returns the headings that may be the title, main ones first, and those that are the name of the site."""
-        found, names = [], [one_line(text, limit) for text in self.site_names]
-        for element in (*self.h1[:_MAX_HEADINGS], *self.other_headings):
-            text = one_line(element.text or "", limit).rstrip("¶# ")
-            if _is_of_site(element, url):
-                names.append(text)
-            elif text and not among_comments(element):
-                found.append(Heading(text, element.tag == "h1", _is_named(element), element))
-        return found, names
-
-
-def _is_named(heading: Any) -> bool:
-    classes = (heading.getattr("class") or "")[:_MAX_NAMES].lower().split()
-    return "headline" in (heading.getattr("itemprop") or "").lower() or not _NAMES_OF_TITLES.isdisjoint(classes)
-
-
-def _is_of_site(heading: Any, url: str) -> bool:
-    """Whether a heading is the name of the site: linked with the home page, or in an element named after the logo."""
-    parent = heading.parent
-    link = heading.query_selector("a[href]") or (parent if parent is not None and parent.tag == "a" else None)
-    if link is not None and _is_home(link.getattr("href") or "", url):
-        return True
-    for _ in range(_LEVELS_OF_LOGO):
-        if heading is None or heading.tag in ("body", "html", "article", "main"):
-            return False
-        names = (heading.getattr("class") or "")[:_MAX_NAMES].lower().split()
-        names = [name for name in names if name != "header"] + [(heading.getattr("id") or "").lower()]
-        if not _SITE_HEADING.isdisjoint(names):
-            return True
-        heading = heading.parent
-    return False
-
-
-def _is_home(href: str, url: str) -> bool:
-    """Whether a reference of a page at `url` leads to the home page of its site or to the first folder of its path."""
-    try:
-        link, page = urlsplit(urljoin(url, href.strip())), urlsplit(url)
-    except ValueError:
-        return False
-    if not href.strip() or link.netloc.removeprefix("www.") != page.netloc.removeprefix("www.") or link.query:
-        return False
-    folder, path = link.path.strip("/"), page.path.strip("/")
-    return not link.fragment and (not folder or ("/" not in folder and path.startswith(f"{folder}/")))
 
 
 def among_comments(element: Any) -> bool:
-    """Whether an element belongs to comments, answers or reviews by readers, or to a form, by its nearest ancestors."""
+    """Whether an element belongs to comments, answers or reviews by readers, judged by its nearest ancestors."""
     for _ in range(_MAX_LEVELS):
+        element = element.closest(_MAYBE_COMMENT)
         if element is None or element.tag in ("body", "html"):
             return False
-        if element.tag == "form" or _is_comment(element):
+        if _is_comment(element):
             return True
         element = element.parent
+        if element is None or element.type != NodeType.ELEMENT:
+            return False
     return False
 
 
@@ -213,26 +150,26 @@ def _is_comment(element: Any) -> bool:
     return False
 
 
-def lines_beside(heading: Any, *, forward: bool) -> Iterator[str]:
-    """Yields the text nodes after or before a heading, the nearest first, at most as many as templates put there."""
-    node, left = heading, _MAX_LINES
-    for _ in range(_MAX_STEPS):
-        node = _next(node, forward=forward, skip=node is heading or node.tag in _UNREAD)
-        if node is None or not left:
+def lines_after(element: Any, limit: int) -> Iterator[str]:
+    """Yields the text nodes after an element, none of menus and footers.
+
+    `limit` is the number of nodes that are examined.
+    """
+    node = element
+    for _ in range(limit):
+        node = _next(node, skip=node.tag in _UNREAD or node is element)
+        if node is None:
             return
         if node.type == NodeType.TEXT and (text := (node.value or "").strip()):
-            left -= 1
             yield text[:_MAX_NAMES]
 
 
-def _next(node: Any, *, forward: bool, skip: bool) -> Any:
-    """Returns the next or previous node of a document; `skip` leaves out the children of `node`."""
-    child = None if skip else node.first_child if forward else node.last_child
-    if child is not None:
+def _next(node: Any, *, skip: bool) -> Any:
+    """Returns the next node of a document; `skip` leaves out the children of `node`."""
+    if not skip and (child := node.first_child) is not None:
         return child
     while node is not None and node.tag != "body":
-        sibling = node.next if forward else node.prev
-        if sibling is not None:
+        if (sibling := node.next) is not None:
             return sibling
         node = node.parent
     return None

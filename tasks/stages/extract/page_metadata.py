@@ -22,7 +22,8 @@ from tasks.formats.web.url import MAX_CANONICAL_URL, host_of
 from tasks.stages.extract.page_author import authors
 from tasks.stages.extract.page_date import published_date
 from tasks.stages.extract.page_elements import SITES, TITLES, DocumentElements, HeadElements, one_line
-from tasks.stages.extract.page_title import MAX_TITLE, Heading, choose_title, heading_of, site_names
+from tasks.stages.extract.page_headings import read_headings
+from tasks.stages.extract.page_title import MAX_TITLE, choose_title, heading_of, parts_of, site_names
 
 _RIGHTS = ("dcterms.license", "dc.rights.license", "license", "licence", "dcterms.rights", "dc.rights", "rights")
 _COMMONS = re.compile(r"https?://(?:www\.)?creativecommons\.org/(?:licenses|publicdomain)/[a-z0-9./+-]+", re.I)
@@ -30,6 +31,7 @@ _COMMONS = re.compile(r"https?://(?:www\.)?creativecommons\.org/(?:licenses|publ
 _MAX_LANGUAGE = 35
 _MAX_LICENCE = 300
 _MAX_SITE = 100
+_MAX_ESCAPED = 4_000
 _MAX_JSON = 1 << 20
 _READ_OF_JSON = ('"datePublished"', '"license"', '"author"', '"headline"', '"publisher"', '"name"')
 _MAX_OBJECTS = 1_000
@@ -78,30 +80,33 @@ def read_page_metadata(tree: HTMLTree, url: str = "", fetched_at: datetime | Non
         return PageMetadata()
     root, head, body = document.first_element_child, HeadElements(tree), DocumentElements(document)
     objects = sorted(_objects(body.json_ld), key=lambda node: not _is_article(node))
-    headings, logos = body.headings(url, MAX_TITLE)
+    titles = _titles(head, objects)
+    headings, logos = read_headings(document, body.h1, url, parts_of(titles))
     names = site_names(host_of(url), [*(head.metas.get(name, "") for name in SITES), *_sites(objects), *logos])
-    title = _title(head, headings, objects, names) or next(filter(None, logos), "")
+    title = choose_title(headings, *titles, names) or next(filter(None, logos), "")
     heading = heading_of(title, headings)
     site = one_line(head.metas.get("og:site_name", ""), _MAX_SITE)
     return PageMetadata(
         title=title,
-        stated_title=one_line(head.title, MAX_TITLE),
+        stated_title=titles[0],
         author=authors(document, heading, head, objects, site),
         site=site,
         language=one_line(
             (root.getattr("lang") if root else "") or head.metas.get("content-language", ""), _MAX_LANGUAGE
         ),
-        published=published_date(head.metas, objects, body.times, document, heading, url, fetched_at),
+        published=published_date(head.metas, objects, body.times, tree, heading, url, fetched_at),
         canonical=absolute_url(head.links.get("canonical", ""), head.base, url),
         licence=_licence(head, objects, body.licences),
         robots=tuple(body.robots),
     )
 
 
-def _title(head: HeadElements, headings: list[Heading], objects: list[dict[str, Any]], sites: frozenset[str]) -> str:
-    stated, declared = one_line(head.title, MAX_TITLE), one_line(html.unescape(head.first(TITLES)), MAX_TITLE)
-    headline = next((text for node in objects if isinstance(text := node.get("headline"), str) and text.strip()), "")
-    return choose_title(stated, headings, one_line(html.unescape(headline), MAX_TITLE), declared, sites)
+def _titles(head: HeadElements, objects: list[dict[str, Any]]) -> tuple[str, str, str]:
+    """Returns the title element, the headline of the article in JSON-LD and Open Graph's title."""
+    headlines = (text for node in objects if isinstance(text := node.get("headline"), str) and text.strip())
+    # These two are often escaped twice.
+    headline, declared = (html.unescape(text[:_MAX_ESCAPED]) for text in (next(headlines, ""), head.first(TITLES)))
+    return one_line(head.title, MAX_TITLE), one_line(headline, MAX_TITLE), one_line(declared, MAX_TITLE)
 
 
 def _sites(objects: list[dict[str, Any]]) -> Iterator[str]:

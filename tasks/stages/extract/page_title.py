@@ -6,16 +6,16 @@ begins with the name of the site, and Open Graph has a text for social networks.
 the name of the site, and is supported by each source that has the same words, or has them among others.
 """
 
-import html
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 MAX_TITLE = 500
-_SHORTEST_OTHER = 12  # letters of a lower heading that is the title
+_SHORTEST_PART = 12  # letters of a part of a title that a lower heading repeats
 _MAX_SITE = 100
 _SHORTEST_NAME = 3
+_SECOND_LEVEL = frozenset(("co", "com", "org", "net", "gov", "ac", "edu", "or", "ne", "gv"))
 _MAX_NAMES_BEHIND = 3  # names that are removed from one text: "Title - Section | Site"
 # Characters between a title and the name of the site. Those of the second set need no space beside them.
 _SEPARATORS = r"|\-–—»«•·:/<>@_ㅣ｜：\\"
@@ -68,27 +68,26 @@ class _Candidate:
     preference: float = 0.0
 
     @classmethod
-    def of(cls, text: str, preference: float = 0.0) -> "_Candidate":
+    def of(cls, text: str) -> "_Candidate":
         folded = _folded(text)
-        return cls(text, folded, folded.replace(" ", ""), preference)
+        return cls(text, folded, folded.replace(" ", ""))
 
 
 def choose_title(
-    stated: str, headings: list[Heading], headline: str, declared: str, names: frozenset[str] = frozenset()
+    headings: list[Heading], stated: str, headline: str, declared: str, names: frozenset[str] = frozenset()
 ) -> str:
     """Returns the title of a page, "" if there is none.
 
     Args:
+        headings: those that may be the title, main ones first.
         stated: the title element.
-        headings: the main headings, and those that are named as titles, in the order of the page.
         headline: the headline of the page's article in JSON-LD.
         declared: Open Graph's title or that of another meta element.
         names: names of the site, by `site_names`.
 
-    >>> choose_title("Quiet News: The harbour", [Heading("Quiet News"), Heading("The harbour", False, True)], "", "")
+    >>> choose_title([Heading("Quiet News"), Heading("The harbour", is_named=True)], "Quiet News: The harbour", "", "")
     'The harbour'
     """
-    stated, headline, declared = (html.unescape(text)[:MAX_TITLE].strip() for text in (stated, headline, declared))
     visible = _headings(headings, names, (stated, headline, declared))
     others = [[_Candidate.of(without_site(text, names))] if text else [] for text in (headline, declared, stated)]
     sources = [visible, *others]
@@ -96,41 +95,39 @@ def choose_title(
     if not pool:
         return stated or declared or next((heading.text for heading in headings if heading.is_main), "")
     if len(pool) == 1 and not visible and stated and not declared:
-        return next(part for part in _PART.split(pool[0].text) if _tight(part))
+        return next(part for part in _PART.split(pool[0].text) if tight(part))
     place = _folded(stated).find
-    # Of equals, the first in the title element, because the name of the site usually comes last.
-    best = max(pool, key=lambda one: (_support(one, sources), -(place(one.folded) % (MAX_TITLE + 1))))
+    # Of equal headings the first in the title element, because the name of the site usually comes last.
+    ranks = [
+        (n, place(one.folded) % (MAX_TITLE + 1) if n == 0 else 0, one) for n, of in enumerate(sources) for one in of
+    ]
+    _, _, best = max(
+        (rank for rank in ranks if rank[2] in pool), key=lambda rank: (_support(rank[2], sources), -rank[0], -rank[1])
+    )
     return max((one.text for one in pool if one.tight == best.tight), key=lambda text: len(_folded(text)))
 
 
 def heading_of(title: str, headings: list[Heading]) -> Any:
     """Returns the element of the heading with the title, or else of the first main heading; None without both."""
-    tight = _tight(title)
-    same = (heading.element for heading in headings if _tight(heading.text) == tight)
+    same = (heading.element for heading in headings if tight(heading.text) == tight(title))
     return next(same, next((heading.element for heading in headings if heading.is_main), None))
 
 
 def _headings(headings: list[Heading], names: frozenset[str], elsewhere: tuple[str, ...]) -> list[_Candidate]:
     """Returns the headings that can be the title.
 
-    One of several, as on a page with many entries, needs to be in another source; a lower heading that is not named
-    needs to be a part of it.
+    One of several, as on a page with many entries, needs to be in another source.
     """
     known = [f" {_folded(text)} " for text in elsewhere]
-    parts = {_folded(part) for text in elsewhere for part in _SEPARATOR.split(text)}
-    mains = {_folded(heading.text) for heading in headings if heading.is_main}
-    mains = {text for text in mains if text and text.replace(" ", "") not in names}
-    named = {_folded(heading.text) for heading in headings if heading.is_named}
+    mains = {text for heading in headings if heading.is_main and (text := tight(heading.text)) and text not in names}
+    named = {tight(heading.text) for heading in headings if heading.is_named}
     found = []
     for heading in headings:
-        one = _Candidate.of(heading.text, _ONLY * (mains == {_folded(heading.text)}) + _NAMED * heading.is_named)
+        one = _Candidate.of(heading.text)
+        is_only = mains == {one.tight}
         is_elsewhere = any(f" {one.folded} " in text for text in known)
-        if heading.is_main or heading.is_named:
-            is_title = is_elsewhere or mains == {one.folded} or named == {one.folded}
-        else:
-            is_title = len(one.tight) >= _SHORTEST_OTHER and one.folded in parts
-        if one.tight and is_title:
-            found.append(one)
+        if one.tight and (is_elsewhere or is_only or named == {one.tight}):
+            found.append(replace(one, preference=_ONLY * is_only + _NAMED * heading.is_named))
     return found
 
 
@@ -150,9 +147,17 @@ def site_names(host: str, stated: Iterable[str]) -> frozenset[str]:
     ['blogquietnews', 'blogquietnewsexample', 'quietnews', 'quietnewsexample']
     """
     labels = host.removeprefix("www.").split(".")[-5:]
-    ends = range(max(1, len(labels) - 2), len(labels) + 1)
-    parts = ["".join(labels[start:end]) for end in ends for start in range(min(end, len(labels) - 1))]
-    return frozenset(name for text in (*parts, *stated) if len(name := _tight(text[:_MAX_SITE])) >= _SHORTEST_NAME)
+    # The domain has one more label below a suffix like co.uk.
+    domain = max(0, len(labels) - (3 if len(labels) > 2 and labels[-2] in _SECOND_LEVEL else 2))
+    ends = (domain + 1, len(labels))
+    parts = ["".join(labels[start:end]) for end in ends for start in range(domain + 1)]
+    return frozenset(name for text in (*parts, *stated) if len(name := tight(text[:_MAX_SITE])) >= _SHORTEST_NAME)
+
+
+def parts_of(texts: Iterable[str]) -> frozenset[str]:
+    """Returns the parts of titles between separators, as far as they are long enough for a title, as by `tight`."""
+    parts = (tight(part) for text in texts for part in (text, *_SEPARATOR.split(text)))
+    return frozenset(part for part in parts if len(part) >= _SHORTEST_PART)
 
 
 def without_site(text: str, names: frozenset[str]) -> str:
@@ -165,10 +170,10 @@ def without_site(text: str, names: frozenset[str]) -> str:
         cuts = [match.span() for match in _SEPARATOR.finditer(text)]
         for start, end in cuts:
             before, after = text[:start].strip(_EDGE), text[end:].strip(_EDGE)
-            if before and len(after) <= _MAX_SITE and _tight(after) in names:
+            if before and len(after) <= _MAX_SITE and tight(after) in names:
                 text = before
                 break
-            if after and start <= _MAX_SITE and _tight(before) in names:
+            if after and start <= _MAX_SITE and tight(before) in names:
                 text = after
                 break
         else:
@@ -180,5 +185,6 @@ def _folded(text: str) -> str:
     return " ".join(_WORD.findall(text.casefold()))
 
 
-def _tight(text: str) -> str:
+def tight(text: str) -> str:
+    """Returns the letters and digits of a text: the form in which titles and names are compared."""
     return "".join(_WORD.findall(text.casefold()))
