@@ -38,9 +38,11 @@ _NO_TITLES = frozenset(
         "index",
     )
 )
-# A source that has the words of a candidate among others supports it by half. A heading that is the only one of its
-# page, or that its class or microdata calls the title, is preferred at equal support, since readers see it.
-_AMONG_OTHERS, _ONLY, _NAMED = 0.5, 0.3, 0.8
+# A source that has the words of a candidate among others supports it by half. Readers see a heading: the only one of a
+# page outweighs another source, if it is not just the name of a section, and so does one that its class or microdata
+# calls the title.
+_AMONG_OTHERS, _ONLY, _ONLY_PHRASE, _NAMED = 0.5, 0.3, 1.2, 0.8
+_WORDS_OF_PHRASE = 3
 
 
 @dataclass(frozen=True)
@@ -124,10 +126,12 @@ def _headings(headings: list[Heading], names: frozenset[str], elsewhere: tuple[s
     found = []
     for heading in headings:
         one = _Candidate.of(heading.text)
-        is_only = mains == {one.tight}
+        is_only = one.tight in mains and (len(mains) == 1 or (heading.is_named and len(named) == 1))
         is_elsewhere = any(f" {one.folded} " in text for text in known)
         if one.tight and (is_elsewhere or is_only or named == {one.tight}):
-            found.append(replace(one, preference=_ONLY * is_only + _NAMED * heading.is_named))
+            is_phrase = one.folded.count(" ") + 1 >= _WORDS_OF_PHRASE
+            only = (_ONLY_PHRASE if is_phrase else _ONLY) * is_only
+            found.append(replace(one, preference=only + _NAMED * heading.is_named))
     return found
 
 
