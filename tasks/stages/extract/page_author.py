@@ -44,10 +44,11 @@ _SAYS = re.compile(
 )
 _LETTERS = re.compile(r"[\W\d_]+")
 _NOBODY = frozenset(
-    """
-    admin administrator name autor author unknown editor webmaster guest anonymous anonym root user moderator by
-    superuser sysadmin wordpress none null undefined default siteadmin websiteadmin
-    """.split()
+    (
+        *("admin", "administrator", "name", "autor", "author", "unknown", "editor", "webmaster", "guest"),
+        *("anonymous", "anonym", "root", "user", "moderator", "by", "superuser", "sysadmin", "wordpress"),
+        *("none", "null", "undefined", "default", "siteadmin", "websiteadmin"),
+    )
 )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
-from tasks.stages.extract.page_elements import among_comments, lines_after
+from tasks.stages.extract.page_elements import OF_READERS, among_comments, lines_after
 
 # Names of meta elements with the date of publication, the most reliable first: Open Graph's article (ogp.me),
 # schema.org, Dublin Core (RFC 5013), Google Scholar, and those of publishing systems.
@@ -35,7 +35,7 @@ _MAX_LIKELY = 20
 # A date at the heading is in one of the next lines; elsewhere, it is in a line with at most three other words.
 _MAX_LINE, _LINES_AFTER, _NODES_AT_HEADING, _MAX_WORDS = 80, 12, 60, 3
 _WORD = re.compile(r"[^\W\d_]++")
-_UNREAD = ["nav", "aside", "footer"]
+_UNREAD = ["nav", "aside", "footer", OF_READERS]
 # Date of the first web page. Earlier dates are those of works shown on a page, or of a clock that was not set.
 _FIRST_PAGE = datetime(1991, 8, 6, tzinfo=UTC)
 

@@ -45,21 +45,29 @@ _NAME_PARTS = re.compile(r"[a-z]+")
 _MAX_NAMES = 1_000  # characters of a class or id attribute that are read
 # Words in the names of classes around comments of readers, in the languages of large blog systems.
 _COMMENT_WORDS = frozenset(
-    """
-    comment comments commentlist commentlists commentarea commentmetadata commentform commentthread usercomment
-    usercomments recentcomments kommentare leserkommentar leserkommentare commentaire commentaires comentario
-    comentarios commenti reactie reacties kommentarer komentarze disqus respond replies guestbook reviews
-    """.split()
+    (
+        *("comment", "comments", "commentlist", "commentlists", "commentarea", "commentmetadata"),
+        *("commentform", "commentthread", "usercomment", "usercomments", "recentcomments", "kommentare"),
+        *("leserkommentar", "leserkommentare", "commentaire", "commentaires", "comentario", "comentarios"),
+        *("commenti", "reactie", "reacties", "kommentarer", "komentarze", "disqus", "respond", "replies"),
+        *("guestbook", "reviews"),
+    )
 )
 # Names that begin or end with these words tell something else: the section of the page, or whether comments are open.
-_OTHER_BEFORE = frozenset("category tag tone section type has no with".split())
-_OTHER_BEHIND = frozenset("open closed count counts enabled disabled link number".split())
-_READERS = frozenset("customer customers user reader guest visitor".split())
+_OTHER_BEFORE = frozenset(("category", "tag", "tone", "section", "type", "has", "no", "with"))
+_OTHER_BEHIND = frozenset(("open", "closed", "count", "counts", "enabled", "disabled", "link", "number"))
+_READERS = frozenset(("customer", "customers", "user", "reader", "guest", "visitor"))
 # Elements that are examined: those with a part of such a word, or with microdata.
 _STEMS = ("omment", "coment", "reacti", "komentar", "disqus", "respond", "replies", "guestbook", "review")
 _MAYBE_COMMENT = ", ".join(
     (*(f'[{name}*="{stem}" i]' for stem in _STEMS for name in ("class", "id")), "[itemprop]", "[itemtype]")
 )
+OF_READERS = ", ".join(
+    f':is(div, ol, ul, li, dl, dt, dd, section, p, small, span)[{name}*="{stem}" i]'
+    for stem in _STEMS
+    for name in ("class", "id")
+)
+"""Selector of elements that may hold comments, for use where a wrong one costs little."""
 _COMMENT_ITEMS = re.compile(r"comment|review|suggestedAnswer|acceptedAnswer")
 _COMMENT_TYPES = ("/Comment", "/UserComments", "/Answer", "/UserReview")
 _UNREAD = frozenset(("script", "style", "template", "nav", "aside", "footer", "form", "select"))
@@ -138,6 +146,8 @@ def among_comments(element: Any) -> bool:
 
 
 def _is_comment(element: Any) -> bool:
+    if element.type != NodeType.ELEMENT:
+        return False
     attribute = element.getattr
     item, kind = attribute("itemprop"), attribute("itemtype")
     if (item and _COMMENT_ITEMS.fullmatch(item)) or (kind and kind[:_MAX_NAMES].strip().endswith(_COMMENT_TYPES)):
@@ -151,13 +161,13 @@ def _is_comment(element: Any) -> bool:
 
 
 def lines_after(element: Any, limit: int) -> Iterator[str]:
-    """Yields the text nodes after an element, none of menus and footers.
+    """Yields the text nodes after an element, none of menus, footers and comments.
 
     `limit` is the number of nodes that are examined.
     """
     node = element
     for _ in range(limit):
-        node = _next(node, skip=node.tag in _UNREAD or node is element)
+        node = _next(node, skip=node is element or node.tag in _UNREAD or _is_comment(node))
         if node is None:
             return
         if node.type == NodeType.TEXT and (text := (node.value or "").strip()):

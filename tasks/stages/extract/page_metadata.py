@@ -9,6 +9,7 @@ among several texts.
 import html
 import json
 import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -147,11 +148,11 @@ def _objects(scripts: list[str]) -> Iterator[dict[str, Any]]:
         if len(text) > _MAX_JSON or not any(name in text for name in _READ_OF_JSON):
             continue
         try:
-            queue = [json.loads(_unwrapped(text), strict=False)]
+            queue = deque([json.loads(_unwrapped(text), strict=False)])
         except (ValueError, RecursionError):
             continue
         while queue:
-            node = queue.pop(0)
+            node = queue.popleft()
             if isinstance(node, list):
                 queue += node[:_MAX_OBJECTS]
             elif isinstance(node, dict) and not _is_of_readers(node):

@@ -96,17 +96,26 @@ def choose_title(
     pool = [one for source in sources for one in source if one.tight not in names and one.tight not in _NO_TITLES]
     if not pool:
         return stated or declared or next((heading.text for heading in headings if heading.is_main), "")
+    is_site_first = _is_site_first(stated)
     if len(pool) == 1 and not visible and stated and not declared:
-        return next(part for part in _PART.split(pool[0].text) if tight(part))
-    place = _folded(stated).find
-    # Of equal headings the first in the title element, because the name of the site usually comes last.
-    ranks = [
-        (n, place(one.folded) % (MAX_TITLE + 1) if n == 0 else 0, one) for n, of in enumerate(sources) for one in of
-    ]
-    _, _, best = max(
-        (rank for rank in ranks if rank[2] in pool), key=lambda rank: (_support(rank[2], sources), -rank[0], -rank[1])
-    )
+        return [part for part in _PART.split(pool[0].text) if tight(part)][-is_site_first]
+    best = max(
+        ((n, one) for n, source in enumerate(sources) for one in source if one in pool),
+        key=lambda ranked: (_support(ranked[1], sources), -ranked[0], _place(ranked[1], stated, is_site_first)),
+    )[1]
     return max((one.text for one in pool if one.tight == best.tight), key=lambda text: len(_folded(text)))
+
+
+def _is_site_first(stated: str) -> bool:
+    """Whether a title element begins with the name of the site, by its separator: "Blog: Title", "Blog » Title"."""
+    found = _SEPARATOR.search(stated)
+    return found is not None and found[0] in ":»"
+
+
+def _place(one: _Candidate, stated: str, is_site_first: bool) -> int:
+    """Returns the higher number for the candidate that is further from the name of the site in the title element."""
+    place = _folded(stated).find(one.folded)
+    return place if is_site_first else -(place % (MAX_TITLE + 1))
 
 
 def heading_of(title: str, headings: list[Heading]) -> Any:
@@ -123,6 +132,9 @@ def _headings(headings: list[Heading], names: frozenset[str], elsewhere: tuple[s
     known = [f" {_folded(text)} " for text in elsewhere]
     mains = {text for heading in headings if heading.is_main and (text := tight(heading.text)) and text not in names}
     named = {tight(heading.text) for heading in headings if heading.is_named}
+    # A lower heading that is a part of the title element makes the main one the name of the site, or the reverse.
+    parts = parts_of(elsewhere[:1]) - names
+    has_lower = any(not heading.is_main and tight(heading.text) in parts - mains for heading in headings)
     found = []
     for heading in headings:
         one = _Candidate.of(heading.text)
@@ -130,7 +142,7 @@ def _headings(headings: list[Heading], names: frozenset[str], elsewhere: tuple[s
         is_elsewhere = any(f" {one.folded} " in text for text in known)
         if one.tight and (is_elsewhere or is_only or named == {one.tight}):
             is_phrase = one.folded.count(" ") + 1 >= _WORDS_OF_PHRASE
-            only = (_ONLY_PHRASE if is_phrase else _ONLY) * is_only
+            only = (_ONLY_PHRASE if is_phrase else _ONLY) * (is_only and not has_lower)
             found.append(replace(one, preference=only + _NAMED * heading.is_named))
     return found
 
