@@ -22,8 +22,8 @@ _MAX_AUTHOR, _MAX_AUTHORS, _MAX_NAME_WORDS, _MAX_BYLINE = 80, 20, 8, 500
 # "Text und Fotos: ", "Written by ", "Von ".
 _BY = re.compile(
     r"(?:(?:text|photos?|fotos?)(?:\s*(?:and|und|&|,)\s*(?:text|photos?|fotos?))*\s*(?::|by\b|von\b)"
-    r"|(?:(?:written|posted|published|geschrieben|verfasst|eingestellt|veröffentlicht|erstellt|escrito|publicado|écrit|publié"
-    r"|scritto|pubblicato|geschreven|geplaatst|postado)\s+)?"
+    r"|(?:(?:written|posted|published|geschrieben|verfasst|eingestellt|veröffentlicht|erstellt|escrito|publicado|écrit"
+    r"|publié|scritto|pubblicato|geschreven|geplaatst|postado)\s+)?"
     r"(?:by|von|vom|par|por|door|av|di|authors?|autore?|autorin|auteur)\b)\s*:?\s*(?=\S)",
     re.I,
 )
@@ -40,7 +40,7 @@ _CAPITALS = re.compile(
 _ADDRESS = re.compile(r"\s*[<(\[]?[^\s<(\[@]++@\S++")
 _NO_NAME = re.compile(r"(?:https?:|www\.|/|@).*|\S+\.(?:[a-z]{2,3}|info)(?:/\S*)?", re.I)
 _SAYS = re.compile(
-    r".*\b(?:says|said|writes|wrote|sagte?|schrie?b|schreibt|meint|a dit|dijo|dice|disse|scrive):?", re.I
+    r".*\b(?:says|said|writes|wrote|sagte?|schrie?b|schreibt|meint|a dit|dijo|dice|disse|scrive)[:.…]*", re.I
 )
 _LETTERS = re.compile(r"[\W\d_]+")
 _NOBODY = frozenset(
@@ -75,9 +75,14 @@ def authors(document: Any, heading: Any, head: HeadElements, objects: list[dict[
 
 def _of_card(metas: dict[str, str]) -> list[str]:
     """Returns the author of a preview card, which has pairs of labels and texts ("Written by", "Eva Roth")."""
-    return [
-        metas.get(f"twitter:data{n}", "") for n in (1, 2) if _BY.fullmatch(metas.get(f"twitter:label{n}", "") + " ")
-    ]
+    pairs = [(metas.get(f"twitter:label{n}", ""), metas.get(f"twitter:data{n}", "")) for n in (1, 2)]
+    return [text for label, text in pairs if _is_by(label[:_MAX_AUTHOR])]
+
+
+def _is_by(line: str) -> bool:
+    """Whether a line is only what stands before a name."""
+    found = _BY.match(f"{line} x")
+    return found is not None and found.end() > len(line)
 
 
 def _by_link(document: Any, site: str) -> str:
@@ -101,10 +106,10 @@ def _at_heading(heading: Any, site: str) -> str:
     nodes = lines_after(heading, _NODES_AT_HEADING) if heading is not None else iter(())
     lines = list(islice(nodes, _LINES_AFTER))
     for place, line in enumerate(lines):
-        by = _BY.match(line + " x")
-        if by and by.end() > len(line):  # the name is an element of its own
-            line = " ".join(lines[place : place + 2])
-        if by and len(line) <= _MAX_AUTHOR and (people := _people([line], site)) and _CAPITALS.match(people[0]):
+        if len(line) > _MAX_AUTHOR or not _BY.match(f"{line} x"):
+            continue
+        people = _people([f"{line} {lines[place + 1]}" if _is_by(line) and place + 1 < len(lines) else line], site)
+        if people and _CAPITALS.match(people[0]):
             return people[0]
     return ""
 

@@ -17,7 +17,7 @@ _MAX_SITE = 100
 _SHORTEST_NAME = 3
 _SECOND_LEVEL = frozenset(("co", "com", "org", "net", "gov", "ac", "edu", "or", "ne", "gv"))
 _MAX_NAMES_BEHIND = 3  # names that are removed from one text: "Title - Section | Site"
-# Characters between a title and the name of the site. Those of the second set need no space beside them.
+# Characters between a title and the name of the site, with a space beside them; some stand without one.
 _SEPARATORS = r"|\-–—»«•·:/<>@_ㅣ｜：\\"
 _SEPARATOR = re.compile(rf"(?:(?<=\s)[{_SEPARATORS}]|[{_SEPARATORS}](?=\s)|[|_ㅣ｜：])")
 _EDGE = f" {_SEPARATORS}".replace("\\-", "-").replace("\\\\", "\\")
@@ -26,16 +26,8 @@ _WORD = re.compile(r"[^\W_]+")
 # Texts of publishing systems for pages whose author gave no title, or only the place of the page in its site.
 _NO_TITLES = frozenset(
     (
-        "untitled",
-        "untitleddocument",
-        "unbenannt",
-        "notitle",
-        "home",
-        "homepage",
-        "startseite",
-        "accueil",
-        "inicio",
-        "index",
+        *("untitled", "untitleddocument", "unbenannt", "notitle", "home", "homepage", "startseite", "accueil"),
+        *("inicio", "index"),
     )
 )
 # A source that has the words of a candidate among others supports it by half. Readers see a heading: the only one of a
