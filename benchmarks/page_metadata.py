@@ -3,9 +3,9 @@
     python -m benchmarks.page_metadata --segments FOLDER [--kinds FOLDER]
 
 The pages of `--segments` have title, author, date and name of the site where an annotator found them; those of
-`--kinds` are news in 28 languages with what the tests of the publisher's parser state. Counted are equal values, ignoring case,
-punctuation and the order of several authors. Dates are compared by the day in UTC. trafilatura is measured only if it
-is installed. Writes `page_metadata.json`.
+`--kinds` are news in 28 languages with what the tests of the publisher's parser state. Counted are equal values,
+ignoring case, punctuation and the order of several authors. Dates are compared by the day in UTC. trafilatura is
+measured only if it is installed. Writes `page_metadata.json`.
 """
 
 import json
@@ -51,8 +51,11 @@ def read_news(folder: Path) -> list[StatedPage]:
     ]
 
 
-def right(pages: Sequence[StatedPage]) -> dict[str, dict[str, dict[str, int]]]:
-    """Returns, by reader and field, how many pages are annotated, have a value, and have the right one."""
+def right(pages: Sequence[StatedPage], *, peer: bool = True) -> dict[str, dict[str, dict[str, int]]]:
+    """Returns, by reader and field, how many pages are annotated, have a value, and have the right one.
+
+    `peer` measures trafilatura, too, if it is installed.
+    """
 
     def ours(page: StatedPage) -> tuple[str, ...]:
         found = read_page_metadata(HTMLTree.parse(page.html), page.url)
@@ -60,7 +63,7 @@ def right(pages: Sequence[StatedPage]) -> dict[str, dict[str, dict[str, int]]]:
         return found.title, found.author, day, found.site
 
     readers: dict[str, Callable[[StatedPage], tuple[str, ...]]] = {"sluice": ours}
-    if find_spec(_PEER):
+    if peer and find_spec(_PEER):
         import trafilatura
 
         def theirs(page: StatedPage) -> tuple[str, ...]:

@@ -35,6 +35,7 @@ _MAX_LIKELY = 20
 # A date at the heading is in one of the next lines; elsewhere, it is in a line with at most three other words.
 _MAX_LINE, _LINES_AFTER, _NODES_AT_HEADING, _MAX_WORDS = 80, 12, 60, 3
 _WORD = re.compile(r"[^\W\d_]++")
+_LINE_END = re.compile(r"[\n\t|·⋅•]")
 _UNREAD = ["nav", "aside", "footer", OF_READERS]
 # Date of the first web page. Earlier dates are those of works shown on a page, or of a clock that was not set.
 _FIRST_PAGE = datetime(1991, 8, 6, tzinfo=UTC)
@@ -75,6 +76,8 @@ _IN_ADDRESS = re.compile(
     r"/(?P<y>(?:19|20)\d\d)([/-])(?P<m>\d\d?)\2(?P<d>\d\d?)(?=[/-]|$)|/(?P<y1>(?:19|20)\d\d)-(?P<m1>\d\d)/(?P<d1>\d\d)/"
     r"|[/_-](?P<y2>(?:19|20)\d\d)(?P<m2>\d\d)(?P<d2>\d\d)(?=[/_-])"
 )
+# ISO 8601 has no space before the time zone, and no name of one.
+_UTC, _ZONE = re.compile(r"(?<=\d)\s(?:UTC|GMT|Z)$"), re.compile(r"(?<=\d)\s(?=[+-]\d\d:?\d\d$)")
 _LONGEST_DATE = 200  # number of characters that are searched for a date
 
 
@@ -113,6 +116,7 @@ def parse_time(text: str) -> datetime | None:
     >>> parse_time("11/12/2019")
     """
     text = text.strip()[:64]
+    text = _ZONE.sub("", _UTC.sub("+00:00", text)) if text[:4].isdecimal() else text
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
@@ -151,19 +155,19 @@ def _likely(tree: HTMLTree, document: Any, heading: Any, url: str) -> Iterator[d
             yield _of_time(element)
             break
     yield _day(_IN_ADDRESS.search(url.partition("://")[2]))
-    for element in document.query_selector_all(_DATE_LIKE)[:_MAX_LIKELY]:
-        if not among_comments(element):
-            yield find_date(element.text or "")
     if heading is not None:
         lines = islice(lines_after(heading, _NODES_AT_HEADING), _LINES_AFTER)
         yield from (find_date(line) for line in lines if len(line) <= _MAX_LINE)
+    for element in document.query_selector_all(_DATE_LIKE)[:_MAX_LIKELY]:
+        if not among_comments(element):
+            yield find_date(element.text or "")
     yield from _short_lines(tree)
 
 
 def _short_lines(tree: HTMLTree) -> Iterator[datetime | None]:
     """Yields the dates of lines of the visible text that have few other words, outside of menus and comments."""
     text = extract_plain_text(tree, comments=False, list_bullets=False, alt_texts=False, skip_elements=_UNREAD)
-    for line in map(str.strip, text.splitlines()):
+    for line in map(str.strip, _LINE_END.split(text)):
         if len(line) <= _MAX_LINE and (found := _WRITTEN.search(line)):
             words = _WORD.findall(line[: found.start()]) + _WORD.findall(line[found.end() :])
             yield _day(found) if len(words) <= _MAX_WORDS else None

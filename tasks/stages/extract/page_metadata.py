@@ -34,7 +34,9 @@ _MAX_LICENCE = 300
 _MAX_SITE = 100
 _MAX_ESCAPED = 4_000
 _MAX_JSON = 1 << 20
-_READ_OF_JSON = ('"datePublished"', '"license"', '"author"', '"headline"', '"publisher"', '"name"')
+_READ_OF_JSON = tuple(
+    f'"{key}"' for key in ("datePublished", "dateCreated", "uploadDate", "license", "author", "headline", "name")
+)
 _MAX_OBJECTS = 1_000
 _MAX_KINDS = 10
 # Keys of the objects that describe the page itself.

@@ -84,6 +84,7 @@ def choose_title(
     """
     visible = _headings(headings, names, (stated, headline, declared))
     others = [[_Candidate.of(without_site(text, names))] if text else [] for text in (headline, declared, stated)]
+    others = [[_with_preference(one, visible) for one in source] for source in others]
     sources = [visible, *others]
     pool = [one for source in sources for one in source if one.tight not in names and one.tight not in _NO_TITLES]
     if not pool:
@@ -96,6 +97,12 @@ def choose_title(
         key=lambda ranked: (_support(ranked[1], sources), -ranked[0], _place(ranked[1], stated, is_site_first)),
     )[1]
     return max((one.text for one in pool if one.tight == best.tight), key=lambda text: len(_folded(text)))
+
+
+def _with_preference(one: _Candidate, visible: list[_Candidate]) -> _Candidate:
+    """Returns a candidate with the preference of the heading that has it behind the name of a section."""
+    behind = (heading.preference for heading in visible if one.tight == tight(_SEPARATOR.split(heading.text)[-1]))
+    return replace(one, preference=max(behind, default=0.0))
 
 
 def _is_site_first(stated: str) -> bool:
