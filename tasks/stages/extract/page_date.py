@@ -146,18 +146,18 @@ def _stated(metas: dict[str, str], objects: list[dict[str, Any]], times: list[st
 
 
 def _likely(tree: HTMLTree, document: Any, heading: Any, url: str) -> Iterator[datetime | None]:
-    """Yields the dates of the first `time` element, the URL, elements with date-like classes, and lines at the heading.
+    """Yields the dates of lines at the heading, the first `time` element, the URL, date-like elements and other lines.
 
     Dates of comments are none of the page.
     """
-    for element in document.query_selector_all("time[datetime]")[:_MAX_LIKELY]:
-        if not among_comments(element):
-            yield _of_time(element)
-            break
+    lines = islice(lines_after(heading, _NODES_AT_HEADING), _LINES_AFTER) if heading is not None else ()
+    day = next(filter(None, (find_date(line) for line in lines if len(line) <= _MAX_LINE)), None)
+    times = document.query_selector_all("time[datetime]")[:_MAX_LIKELY]
+    time = next((_of_time(element) for element in times if not among_comments(element)), None)
+    # The element of the line at the heading has the time of day, too.
+    yield time if time and day and time.date() == day.date() else day
+    yield time
     yield _day(_IN_ADDRESS.search(url.partition("://")[2]))
-    if heading is not None:
-        lines = islice(lines_after(heading, _NODES_AT_HEADING), _LINES_AFTER)
-        yield from (find_date(line) for line in lines if len(line) <= _MAX_LINE)
     for element in document.query_selector_all(_DATE_LIKE)[:_MAX_LIKELY]:
         if not among_comments(element):
             yield find_date(element.text or "")

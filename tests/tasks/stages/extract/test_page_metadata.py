@@ -204,6 +204,12 @@ def test_of_several_dates_the_most_specific_property_and_the_article_win() -> No
     assert about(f'<script type="application/ld+json">{listed}</script>').published == DAY
 
 
+def test_a_date_at_the_heading_wins_over_the_one_of_another_entry() -> None:
+    teaser, own = "<time datetime=2012-02-03>3.2.2012</time>", "<time datetime=2019-11-20T09:30:00>20.11.2019</time>"
+    assert about("", f"<ul><li>{teaser}</ul><h1>The harbour</h1><p>20 November 2019</p>").published == DAY
+    assert about("", f"<h1>The harbour</h1>{own}<ul><li>{teaser}</ul>").published == DAY.replace(hour=9, minute=30)
+
+
 LD = '{"@type": "Article", "datePublished": "2019-11-20", "author": "Eva Roth"}'
 
 
