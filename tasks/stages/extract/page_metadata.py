@@ -1,9 +1,9 @@
 """Metadata of a page: title, author, site, language, date, canonical URL, license and robots directives.
 
 Reads the parsed page and its URL. Fields come from markup (meta tags, JSON-LD, `<time>`, link relations, headings). If
-markup gives no date or author, the URL, elements with typical class names and the lines beside the heading are read;
-body text is not. A field that the page does not state is empty. `page_title`, `page_author` and `page_date` choose
-among several texts.
+markup gives no date or author, the URL, elements with typical class names, lines below the heading and lines of few
+words are read; other body text is not. A field that the page does not state is empty. `tasks.stages.extract.metadata` chooses among
+several texts.
 """
 
 import html
@@ -20,11 +20,11 @@ from resiliparse.parse.html import HTMLTree
 
 from tasks.formats.documents.text import clean
 from tasks.formats.web.url import MAX_CANONICAL_URL, host_of
-from tasks.stages.extract.page_author import authors
-from tasks.stages.extract.page_date import published_date
-from tasks.stages.extract.page_elements import SITES, TITLES, DocumentElements, HeadElements, one_line
-from tasks.stages.extract.page_headings import read_headings
-from tasks.stages.extract.page_title import MAX_TITLE, choose_title, heading_of, parts_of, site_names
+from tasks.stages.extract.metadata.author import authors
+from tasks.stages.extract.metadata.date import published_date
+from tasks.stages.extract.metadata.elements import SITES, TITLES, DocumentElements, HeadElements, one_line
+from tasks.stages.extract.metadata.headings import read_headings
+from tasks.stages.extract.metadata.title import MAX_TITLE, choose_title, heading_of, parts_of, site_names
 
 _RIGHTS = ("dcterms.license", "dc.rights.license", "license", "licence", "dcterms.rights", "dc.rights", "rights")
 _COMMONS = re.compile(r"https?://(?:www\.)?creativecommons\.org/(?:licenses|publicdomain)/[a-z0-9./+-]+", re.I)

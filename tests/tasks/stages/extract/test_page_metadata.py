@@ -9,7 +9,7 @@ import pytest
 from resiliparse.parse.html import HTMLTree
 
 from benchmarks.page_metadata import read_stated, right
-from tasks.stages.extract.page_date import parse_time
+from tasks.stages.extract.metadata.date import parse_time
 from tasks.stages.extract.page_metadata import PageMetadata, absolute_url, read_page_metadata
 
 DAY = datetime(2019, 11, 20, tzinfo=UTC)

@@ -1,7 +1,7 @@
 """Date of publication of a page: stated by markup, or else by the URL or a line at the heading.
 
-Reads elements of the parsed page and its URL; returns datetimes in UTC. The body text is not searched for dates: only
-elements named after dates, and the short lines beside the main heading, where templates put the date.
+Reads elements of the parsed page and its URL; returns datetimes in UTC. Of the body text only lines are searched that
+are below the main heading, where templates put the date, or have few words beside the date.
 """
 
 import re
@@ -14,7 +14,7 @@ from typing import Any
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
-from tasks.stages.extract.page_elements import OF_READERS, among_comments, lines_after
+from tasks.stages.extract.metadata.elements import OF_READERS, among_comments, lines_after
 
 # Names of meta elements with the date of publication, the most reliable first: Open Graph's article (ogp.me),
 # schema.org, Dublin Core (RFC 5013), Google Scholar, and those of publishing systems.

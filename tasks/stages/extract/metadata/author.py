@@ -8,7 +8,7 @@ import re
 from itertools import islice
 from typing import Any
 
-from tasks.stages.extract.page_elements import AUTHORS, HeadElements, among_comments, lines_after, one_line
+from tasks.stages.extract.metadata.elements import AUTHORS, HeadElements, among_comments, lines_after, one_line
 
 _AUTHOR_LINK = 'a[rel~="author" i], [itemprop~="author" i]'
 _BYLINE = (

@@ -1,13 +1,13 @@
 """The headings of a page that may be its title, and those that are the name of its site.
 
-Reads headings of the parsed page and the page's URL; returns them as `Heading` for `page_title`.
+Reads headings of the parsed page and the page's URL; returns them as `Heading` for `title`.
 """
 
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
-from tasks.stages.extract.page_elements import among_comments, one_line
-from tasks.stages.extract.page_title import MAX_TITLE, Heading, tight
+from tasks.stages.extract.metadata.elements import among_comments, one_line
+from tasks.stages.extract.metadata.title import MAX_TITLE, Heading, tight
 
 # Names of classes in the templates of blogs and news (WordPress, Blogger, TypePad, Drupal, Joomla, Serendipity, hAtom,
 # h-entry): of the title of an entry, and of the name of a site.
@@ -40,7 +40,7 @@ def read_headings(document: Any, h1: list[Any], url: str, parts: frozenset[str])
         document: root element of the page.
         h1: its main headings.
         url: address of the page.
-        parts: parts of other titles, as by `page_title.parts_of`.
+        parts: parts of other titles, as by `title.parts_of`.
     """
     found, names = [], []
     for element in (*h1[:_MAX_HEADINGS], *document.query_selector_all(_LOWER)[:_MAX_HEADINGS]):
