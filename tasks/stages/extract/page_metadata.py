@@ -2,8 +2,8 @@
 
 Reads the parsed page and its URL. Fields come from markup (meta tags, JSON-LD, `<time>`, link relations, headings). If
 markup gives no date or author, the URL, elements with typical class names, lines below the heading and lines of few
-words are read; other body text is not. A field that the page does not state is empty. `tasks.stages.extract.metadata` chooses among
-several texts.
+words are read; other body text is not. A field that the page does not state is empty. `tasks.stages.extract.metadata`
+chooses among several texts.
 """
 
 import html
