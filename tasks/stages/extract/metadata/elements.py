@@ -58,7 +58,7 @@ _OTHER_BEFORE = frozenset(("category", "tag", "tone", "section", "type", "has", 
 _OTHER_BEHIND = frozenset(("open", "closed", "count", "counts", "enabled", "disabled", "link", "number"))
 _READERS = frozenset(("customer", "customers", "user", "reader", "guest", "visitor"))
 # Elements that are examined: those with a part of such a word, or with microdata.
-_STEMS = ("omment", "coment", "reacti", "komentar", "disqus", "respond", "replies", "guestbook", "review")
+_STEMS = ("omment", "comentario", "reacti", "komentar", "disqus", "respond", "replies", "guestbook", "review")
 _MAYBE_COMMENT = ", ".join(
     (*(f'[{name}*="{stem}" i]' for stem in _STEMS for name in ("class", "id")), "[itemprop]", "[itemtype]")
 )
