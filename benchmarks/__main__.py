@@ -161,8 +161,8 @@ BENCHMARKS = (
     ),
     Benchmark(
         "extraction",
-        "extraction --gold FOLDER --segments FOLDER",
-        "Main text of manually annotated pages, against resiliparse and trafilatura",
+        "extraction --gold FOLDER --segments FOLDER [--kinds FOLDER] [--manuals FOLDER] [--folds FOLDER]",
+        "Main text of annotated pages by kind, and tables of manuals, against resiliparse, trafilatura and magic-html",
         lambda r: (
             f"segments F1 {_f1(r['extractors']['sluice blocks, unseen hosts'])}, "
             f"trafilatura {_f1(r['extractors']['trafilatura default'])}"
@@ -170,7 +170,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         "train_blocks",
-        "train_blocks --gold FOLDER --segments FOLDER [--write]",
+        "train_blocks --gold FOLDER --segments FOLDER --kinds FOLDER [--folds FOLDER] [--write]",
         "Trains the trees of the extractor `blocks`, and scores them on unseen hosts",
         lambda r: f"segments F1 {_f1(r['unseen hosts, nested'])} on unseen hosts, {r['pages']} pages",
     ),

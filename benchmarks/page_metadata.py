@@ -8,7 +8,6 @@ ignoring case, punctuation and the order of several authors. Dates are compared 
 measured only if it is installed. Writes `page_metadata.json`.
 """
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,11 +15,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from resiliparse.parse.html import HTMLTree
 
 from benchmarks.extraction import read_segments, versions
-from benchmarks.harness import keep, parser
+from benchmarks.harness import json_lines, keep, parser
 from tasks.stages.extract.page_metadata import read_page_metadata
 
 _PEER = "trafilatura"
@@ -43,8 +41,7 @@ def read_stated(folder: Path) -> list[StatedPage]:
 
 def read_news(folder: Path) -> list[StatedPage]:
     """Reads the news with metadata of a folder with pages by kind."""
-    with pa.input_stream(str(folder / "pages.jsonl.zst"), compression="zstd") as file:
-        rows = [row for row in map(json.loads, file.read().splitlines()) if row["kind"] == "news" and row["meta"]]
+    rows = [row for row in json_lines(folder / "pages.jsonl.zst") if row["kind"] == "news" and row["meta"]]
     return [
         StatedPage(row["url"], row["html"], row["meta"] | {"date": (row["meta"].get("date") or "")[:10]})
         for row in rows

@@ -8,6 +8,7 @@ settings. Bodies are parsed in the child process of `guard`, which is killed if 
 import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
@@ -16,6 +17,7 @@ from typing import Any, ClassVar
 from tasks.core import extensions
 from tasks.core.child_process import limit_cpu
 from tasks.core.config import Config, Problems
+from tasks.formats.documents.structure import Form
 from tasks.stages.extract.row import Content, Rejected
 
 __all__ = ["Content", "Parser", "Rejected"]
@@ -132,7 +134,7 @@ def by_media_type(parsers: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[s
     }
 
 
-def parse_body(name: str, settings: str, data: bytes, location: str) -> Content:
+def parse_body(name: str, settings: str, data: bytes, location: str, form: Form = "plain") -> Content:
     """Parses a body; the texts of the result are clean and its date is in UTC.
 
     Args:
@@ -140,6 +142,7 @@ def parse_body(name: str, settings: str, data: bytes, location: str) -> Content:
         settings: settings of the parser as JSON.
         data: the body.
         location: the path of a file, or the URL of a captured body.
+        form: the form of the text that is written from the blocks of the result.
 
     Raises:
         Rejected: the body gives no document.
@@ -149,7 +152,7 @@ def parse_body(name: str, settings: str, data: bytes, location: str) -> Content:
         parser = _load(name, settings)
         if parser.cpu_s is not None:
             limit_cpu(parser.cpu_s)
-        return _validated(parser.parse(data, location))
+        return _validated(parser.parse(data, location), form)
     except Rejected as rejected:
         reason = str(rejected.reason)
         if not _REASON.fullmatch(reason):
@@ -159,9 +162,10 @@ def parse_body(name: str, settings: str, data: bytes, location: str) -> Content:
         raise Rejected(reason, rejected.pages) from None  # a subclass of the package might not be picklable
 
 
-def _validated(content: Content) -> Content:
+def _validated(content: Content, form: Form) -> Content:
     """Returns the result of a parser with clean texts and its date in UTC; raises TypeError for invalid types."""
-    from tasks.formats.documents.text import clean
+    from tasks.formats.documents.structure import write
+    from tasks.formats.documents.text import clean, clean_code
 
     if not isinstance(content, Content):
         raise TypeError(f"a parser must return Content, not {type(content).__name__}")
@@ -170,11 +174,15 @@ def _validated(content: Content) -> Content:
     published = content.published
     if published is not None:
         published = published.astimezone(UTC) if published.tzinfo else published.replace(tzinfo=UTC)
+    if content.blocks:
+        content = replace(content, text=write(content.blocks, form), form=form)
     texts = ("text", "title", "language_hint", "canonical", "licence", "author", "site")
     cleaned = {field: clean(getattr(content, field)) for field in texts}
+    if content.blocks:
+        cleaned["text"] = clean_code(content.text)
     if content.layout and cleaned["text"] != content.text:
         raise ValueError("the text of a parser with a layout must be as tasks.formats.documents.text.clean returns it")
-    return Content(published=published, layout=content.layout, pages=content.pages, **cleaned)
+    return replace(content, published=published, blocks=(), **cleaned)  # type: ignore[arg-type]
 
 
 @cache

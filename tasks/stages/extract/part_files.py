@@ -30,7 +30,7 @@ from tasks.stages.extract.row import Content, InputRow, Poison
 _PARQUET: dict[str, Any] = {
     "compression": "zstd",
     "compression_level": 1,
-    "use_dictionary": ["host", "language_hint", "licence", "source", "warc_file"],
+    "use_dictionary": ["host", "language_hint", "licence", "form", "source", "warc_file"],
 }
 
 BUFFER_BYTES = 32 << 20

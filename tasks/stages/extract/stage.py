@@ -158,6 +158,7 @@ def _document(row: InputRow, content: Content) -> dict[str, object]:
         "licence": content.licence or None,
         "metadata": row.metadata or _metadata_json(content),
         "text": content.text,
+        "form": content.form,
         "source": row.source,
         "payload_digest": row.payload_digest,
         "warc_file": row.warc_file,
