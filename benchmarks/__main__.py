@@ -151,6 +151,15 @@ BENCHMARKS = (
         None,
     ),
     Benchmark(
+        "page_metadata",
+        "page_metadata --segments FOLDER [--kinds FOLDER]",
+        "Titles, authors and dates of pages against the manual annotation, beside trafilatura",
+        lambda r: ", ".join(
+            f"{r['annotated']['sluice'][name]['right']} of {r['annotated']['sluice'][name]['pages']} {name}s"
+            for name in ("title", "author", "date")
+        ),
+    ),
+    Benchmark(
         "extraction",
         "extraction --gold FOLDER --segments FOLDER [--kinds FOLDER] [--manuals FOLDER] [--folds FOLDER]",
         "Main text of annotated pages by kind, and tables of manuals, against resiliparse, trafilatura and magic-html",

@@ -16,9 +16,6 @@ Every F1 has a 95 % interval by a bootstrap over hosts, except for kinds of fewe
 page is scored by trees that were not trained on its site. With `--folds` these are the trees that
 `train_blocks --folds` has written; without it the figures are those of its last result.
 
-Titles, authors, dates and names of sites are compared with the manual annotation: the share of equal values for Sluice
-and trafilatura, ignoring case, punctuation and the order of several authors.
-
 Speed is pages of `--gold` and `--segments` per CPU-second of one process: the sum of the least time of each page over
 the rounds, the contenders taken in turn, so that load on the machine affects all alike. Ours includes steps that the
 library lacks: the check for pages that stall it, cleaning, title, author, date, license. trafilatura and magic-html
@@ -40,7 +37,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from resiliparse.parse.html import HTMLTree
 
 from benchmarks.harness import keep, last, parser
 from benchmarks.manual_tables import ManualPage, kept_shares, read_manuals
@@ -50,13 +46,11 @@ from tasks.formats.web.charset import decode
 from tasks.formats.web.url import host_of
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.extract.html import read_page
-from tasks.stages.extract.page_metadata import read_page_metadata
 
 _WORD = re.compile(r"\w+")
 _SLOW, _SLOW_ROUNDS = "trafilatura", 2
 _FEWEST_PAGES, _FEWEST_HOSTS = 3, 8
 _UNSEEN = "sluice blocks, unseen hosts"
-_STATED = ("title", "author", "date", "sitename")
 
 
 @dataclass(frozen=True)
@@ -320,49 +314,6 @@ def measure(pages: Sequence[GoldPage | SegmentPage], rounds: int) -> dict[str, d
     }
 
 
-def stated(pages: Sequence[SegmentPage]) -> dict[str, dict[str, float]]:
-    """Returns how many titles, authors, dates and names of sites each extractor gives, and how many are correct."""
-
-    def ours(page: SegmentPage) -> tuple[str, ...]:
-        found = read_page_metadata(HTMLTree.parse(page.html), page.url)
-        day = found.published.date().isoformat() if found.published else ""
-        return found.title, found.author, day, found.site
-
-    readers: dict[str, Callable[[SegmentPage], tuple[str, ...]]] = {"sluice": ours}
-    if find_spec(_SLOW):
-        import trafilatura
-
-        def theirs(page: SegmentPage) -> tuple[str, ...]:
-            found = trafilatura.extract_metadata(page.html, default_url=page.url)
-            return found.title or "", found.author or "", found.date or "", found.sitename or ""
-
-        readers[_SLOW] = theirs
-    return {name: _stated(pages, reader) for name, reader in readers.items()}
-
-
-def _stated(pages: Sequence[SegmentPage], reader: Callable[[SegmentPage], tuple[str, ...]]) -> dict[str, float]:
-    found = [reader(page) for page in pages]
-    result: dict[str, float] = {}
-    for place, name in enumerate(_STATED):
-        both = [
-            (page.stated[name], one[place]) for page, one in zip(pages, found, strict=True) if page.stated.get(name)
-        ]
-        given = [(expected, value) for expected, value in both if value]
-        plain = _authors if name == "author" else _plain
-        right = sum(plain(expected) == plain(value) for expected, value in given)
-        result |= {f"{name}_pages": len(both), f"{name}_given": len(given), f"{name}_right": right}
-    return result
-
-
-def _plain(text: str) -> str:
-    return " ".join(re.findall(r"[\w]+", text.casefold()))
-
-
-def _authors(names: str | list[str]) -> list[str]:
-    joined = "; ".join(names) if isinstance(names, list) else names
-    return sorted(map(_plain, re.split(r"[;,/&]|\b(?:und|and|et|y)\b", joined)))
-
-
 def scored_on_all(
     gold: Sequence[GoldPage],
     segments: Sequence[SegmentPage],
@@ -401,16 +352,16 @@ def main() -> None:
         else last("train_blocks")["unseen hosts, nested"]
     )
     result = {
-        "libraries": _versions("resiliparse", "trafilatura", "magic_html"),
+        "libraries": versions("resiliparse", "trafilatura", "magic_html"),
         "pages": {"gold": len(gold), "segments": len(segments), "kinds": len(kinds), "manuals": len(manuals)},
         "megabytes": round(sum(len(page.raw) for page in pages) / 1e6, 2),
         "extractors": extractors,
-        "stated": stated(segments),
     }
     keep("extraction", result)
 
 
-def _versions(*names: str) -> dict[str, str]:
+def versions(*names: str) -> dict[str, str]:
+    """Returns the versions of installed libraries."""
     return {name: version(name) if find_spec(name) else "not installed" for name in names}
 
 
