@@ -22,7 +22,7 @@ from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
 from tasks.core.errors import InputError
-from tasks.formats.documents.structure import write
+from tasks.formats.documents.structure import Block, write
 from tasks.formats.documents.text import clean
 from tasks.stages.extract.page_metadata import PageMetadata, read_page_metadata
 from tasks.stages.extract.row import ExtractOptions, Rejected
@@ -123,15 +123,9 @@ def read_page(
         InputError: the extractor is not installed.
     """
     config = config or _defaults()
-    # The parser drops NULs (HTML Living Standard, section 13.2.6.4.7), but takes minutes for millions of them.
-    source = html.encode("utf-8", "surrogatepass") if source is None else source
-    if b"\0" in source:
-        source = source.replace(b"\0", b"")
-        html = html.replace("\0", "")
-    refuse_bombs(source)
-    tree = HTMLTree.parse(html)
+    tree, source = _parsed(html, source)
     metadata = read_page_metadata(tree, url, fetched_at)
-    keep_posts(tree, source)
+    prepare(tree, source)
     text, whole = _text(html, tree, metadata.stated_title, config)
     return ExtractedPage(text, metadata, whole)
 
@@ -174,11 +168,50 @@ def _written(tree: HTMLTree, text: str, config: ExtractOptions | ExtractConfig) 
     return write(blocks_of_text(tree, text, most_rows=config.max_table_rows), "markdown") or clean(text)
 
 
+def prepare(tree: HTMLTree, source: bytes) -> None:
+    """Changes the tree of a page before its text is read, a chapter of a book as well; `source` is it in UTF-8."""
+    keep_posts(tree, source)
+
+
 def keep_posts(tree: HTMLTree, source: bytes) -> None:
     """Removes the class of embedded posts, so that the main text contains them; `source` is the page in UTF-8."""
     if _POST in source and (document := tree.document) is not None:
         for post in document.query_selector_all(_POSTS)[:_MOST_POSTS]:
             post.remove_attribute("class")
+
+
+def whole_page(html: str, source: bytes | None = None) -> list[Block]:
+    """Returns all blocks of a page, such as a chapter of a book.
+
+    A page with more blocks than `page_blocks` reads at once gives its visible text as paragraphs.
+
+    Args:
+        html: the decoded page.
+        source: the same page in UTF-8, if available.
+
+    Raises:
+        Rejected: the page exceeds the limits of the parser; see `refuse_bombs`.
+    """
+    from tasks.stages.extract.blocks import all_blocks
+    from tasks.stages.extract.page_blocks import MOST_BLOCKS
+
+    tree, source = _parsed(html, source)
+    prepare(tree, source)
+    blocks = all_blocks(tree)
+    if not blocks and source.count(b"<") > MOST_BLOCKS:
+        blocks = [Block("paragraph", text) for text in clean(visible_text(tree)).split("\n\n") if text]
+    return blocks
+
+
+def _parsed(html: str, source: bytes | None) -> tuple[HTMLTree, bytes]:
+    """Returns the tree of a page, and the page in UTF-8."""
+    # The parser drops NULs (HTML Living Standard, section 13.2.6.4.7), but takes minutes for millions of them.
+    source = html.encode("utf-8", "surrogatepass") if source is None else source
+    if b"\0" in source:
+        source = source.replace(b"\0", b"")
+        html = html.replace("\0", "")
+    refuse_bombs(source)
+    return HTMLTree.parse(html), source
 
 
 def main_text(tree: HTMLTree, *, comments: bool = False) -> str:

@@ -22,7 +22,7 @@ from tasks.stages.extract.row import Content, Rejected
 
 __all__ = ["Content", "Parser", "Rejected"]
 
-OWN = {"pdf": "tasks.stages.extract.pdf"}
+OWN = {"epub": "tasks.stages.extract.epub", "pdf": "tasks.stages.extract.pdf"}
 """Modules of Sluice's own parsers."""
 
 _REASON = re.compile(r"[a-z][a-z0-9_]{0,63}")
