@@ -72,5 +72,5 @@ def _chapter(data: bytes) -> "list[Block]":
     text, source, _ = decode_with_source(data)
     if (html := html_of_xhtml(source)) is not None:
         text, source = html.decode("utf-8", "surrogatepass"), html
-    first, *others = whole_page(text, source) or [None]
-    return [] if first is None else [replace(first, gap=BLANK), *others]
+    blocks = whole_page(text, source)
+    return [replace(block, gap=BLANK) for block in blocks[:1]] + blocks[1:]

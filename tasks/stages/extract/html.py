@@ -236,12 +236,16 @@ def visible_text(tree: HTMLTree) -> str:
 
 
 def check_installed(config: ExtractConfig) -> None:
-    """Raises InputError if the recipe's extractor is not installed."""
+    """Raises InputError if the recipe's extractor, or the library of a parser, is not installed."""
     if config.extractor == "trafilatura" and importlib.util.find_spec("trafilatura") is None:
         raise InputError(
             'the recipe has [extract] extractor = "trafilatura", and trafilatura is not installed',
             "install it where the stage runs (pip install 'sluice[careful]'), or choose extractor = \"blocks\"",
         )
+    if config.parsers:
+        from tasks.stages.extract import parser
+
+        parser.check_installed(config.parsers)
 
 
 def trafilatura_text(html: str, *, comments: bool = False) -> str:
