@@ -1,89 +1,48 @@
-r"""TeX of a formula in MathML: its annotation, or the TeX that its presentation elements stand for.
+"""TeX of a formula in MathML: its annotation, or the TeX that its presentation elements stand for.
 
-Reads the markup of one `math` element as a parser of HTML serializes it: every element is closed, and "<" and ">" in
-attributes are escaped. Elements are those of MathML Core and MathML 3, with the attributes by which KaTeX, MathJax, pandoc
-and LaTeXML state what the TeX was. Own conversion. Reading the serialization is ten times as fast as visiting nodes.
+Reads the markup of one `math` element as a parser of HTML serializes it. The elements are those of MathML Core and
+MathML 3, with the attributes by which KaTeX, MathJax, pandoc and LaTeXML state what the TeX was. Own conversion.
 """
 
-import html
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from tasks.formats.web.tex_symbols import FUNCTIONS, joined, of_text, styled
+from tasks.formats.web.mathml_tree import Element, parse
+from tasks.formats.web.tex import (
+    ARROWS,
+    BIG,
+    CLOSING,
+    FUNCTIONS,
+    INTEGRALS,
+    OPENING,
+    OVER,
+    SAME,
+    TEXT_ESCAPES,
+    UNDER,
+    in_text,
+    joined,
+    of_text,
+    space,
+    styled,
+    tidy_tex,
+)
 
-MAX_DEPTH = 100
-"""Nesting from which elements are read as their text; formulas of real pages have less than 40 levels."""
-MAX_ELEMENTS = 20_000
-"""Elements of a formula that is still converted; a matrix of 50 times 50 has a third."""
+MAX_FENCES = 20
+"""Nested delimiters in one row that are paired."""
 
-_TAG = re.compile(r"<(/?)([a-zA-Z][^\s/<>]*+)([^<>]*+)>|<!--[^>]*+>|([^<]++)|<")
-_ATTRIBUTE = re.compile(r'([\w:-]++)="([^"]*+)"')
-_UNSEEN = frozenset(("annotation", "annotation-xml", "script", "style", "template"))
-_TOKENS = frozenset(("annotation", "mi", "mn", "mo", "ms", "mtext"))
-_VOID = frozenset(("br", "hr", "img", "input", "wbr"))
 _SPACE = re.compile(r"\s++")
 _LETTERS = re.compile(r"[^\W\d_]{2,}+\Z")
 
-# What surrounds the TeX of an annotation; MediaWiki wraps it in a group.
-_GROUPED = re.compile(r"\{\s*+\\(?:displaystyle|textstyle)\b\s*+(.*)\}\Z", re.DOTALL)
-_DISPLAYED = re.compile(r"\\displaystyle(?![A-Za-z])\s*+")
-_DELIMITERS = (("$$", "$$"), ("\\[", "\\]"), ("\\(", "\\)"), ("$", "$"))
-_COMMENT = re.compile(r"(\\.)|%[^\n]*+(?:\n\s*+)?", re.DOTALL)
 _TEX_TYPES = frozenset(("tex", "latex"))
 
-_OPENING = {"(": "(", "[": "[", "{": r"\{", "⟨": r"\langle ", "⌊": r"\lfloor ", "⌈": r"\lceil ", "⟦": r"\llbracket "}
-_CLOSING = {")": ")", "]": "]", "}": r"\}", "⟩": r"\rangle ", "⌋": r"\rfloor ", "⌉": r"\rceil ", "⟧": r"\rrbracket "}
-_SAME = {"|": "|", "∣": "|", "‖": r"\|", "∥": r"\|"}
-_OPENING |= {"〈": r"\langle ", "\u2329": r"\langle "}
-_CLOSING |= {"〉": r"\rangle ", "\u232a": r"\rangle "}
 _MATRICES = {"()": "pmatrix", "[]": "bmatrix", "{}": "Bmatrix", "||": "vmatrix", "‖‖": "Vmatrix", "{": "cases"}
-_TALL = re.compile(r"\\(?:d?frac|binom|begin|sum|prod|i?i?int|oint|coprod|bigcup|bigcap|bigoplus|overset|underset|cfrac)\b")
+_TALL = re.compile(
+    r"\\(?:d?frac|binom|begin|sum|prod|i?i?int|oint|coprod|bigcup|bigcap|bigoplus|overset|underset|cfrac)\b"
+)
 _SIZES = {"1.2em": "big", "1.623em": "Big", "1.8em": "Big", "2.047em": "bigg", "2.4em": "bigg", "2.470em": "Bigg"}
 _SIZES |= {"3em": "Bigg", "3.0em": "Bigg"}
 
-_BIG = frozenset(
-    r"\sum \prod \coprod \int \iint \iiint \iiiint \oint \oiint \bigcap \bigcup \bigoplus \bigotimes \bigodot \bigvee"
-    r" \bigwedge \biguplus \bigsqcup \lim \limsup \liminf \max \min \sup \inf \det \gcd \Pr \arg".split()
-)
-_INTEGRALS = frozenset((r"\int", r"\iint", r"\iiint", r"\iiiint", r"\oint", r"\oiint"))
-# Accents: for one letter, and for a longer base or a stretched accent.
-_OVER = {
-    **dict.fromkeys("^ˆ", ("hat", "widehat")),
-    **dict.fromkeys("~˜∼", ("tilde", "widetilde")),
-    **dict.fromkeys("¯ˉ", ("bar", "overline")),
-    **dict.fromkeys("‾―_", ("overline", "overline")),
-    **dict.fromkeys("→⃗", ("vec", "overrightarrow")),
-    "←": ("overleftarrow", "overleftarrow"),
-    "↔": ("overleftrightarrow", "overleftrightarrow"),
-    "˙": ("dot", "dot"),
-    ".": ("dot", "dot"),
-    "¨": ("ddot", "ddot"),
-    "⃛": ("dddot", "dddot"),
-    "ˇ": ("check", "check"),
-    "˘": ("breve", "breve"),
-    "´": ("acute", "acute"),
-    "`": ("grave", "grave"),
-    "˚": ("mathring", "mathring"),
-    **dict.fromkeys("⏞︷", ("overbrace", "overbrace")),
-    "⎴": ("overbracket", "overbracket"),
-}
-_UNDER = {
-    **dict.fromkeys("_‾―¯ˉ\u0332", "underline"),
-    **dict.fromkeys("⏟︸", "underbrace"),
-    "⎵": "underbracket",
-    "→": "underrightarrow",
-    "←": "underleftarrow",
-}
-_ARROWS = {
-    **dict.fromkeys("→⟶", "xrightarrow"),
-    **dict.fromkeys("←⟵", "xleftarrow"),
-    **dict.fromkeys("⇒⟹", "xRightarrow"),
-    **dict.fromkeys("⇐⟸", "xLeftarrow"),
-    **dict.fromkeys("↔⟷", "xleftrightarrow"),
-    "⇌": "xrightleftharpoons",
-    "↦": "xmapsto",
-}
 _ENCLOSED = {
     "box": "boxed",
     "roundedbox": "boxed",
@@ -94,59 +53,10 @@ _ENCLOSED = {
     "actuarial": "overline",
     "bottom": "underline",
 }
-_TEXT_STYLES = {"bold": "textbf", "italic": "textit", "monospace": "texttt", "sans-serif": "textsf"}
-_TEXT_ESCAPES = str.maketrans(
-    {
-        **{sign: f"\\{sign}" for sign in "#$%&_{}"},
-        "\\": r"\textbackslash{}",
-        "^": r"\textasciicircum{}",
-        "~": r"\textasciitilde{}",
-        "\xa0": " ",
-    }
-)
-_WIDTHS = ((1.5, r"\qquad"), (0.7, r"\quad"), (0.4, r"\enspace"), (0.25, r"\;"), (0.2, r"\:"), (0.1, r"\,"))
-_LENGTH = re.compile(r"(-?\d*+\.?\d++)(em|ex|px|pt)")
-_UNITS = {"em": 1.0, "ex": 0.43, "px": 0.0625, "pt": 0.1}
-_NAMED_SPACES = {"veryverythinmathspace": r"\,", "verythinmathspace": r"\,", "thinmathspace": r"\,"}
-_NAMED_SPACES |= {"mediummathspace": r"\:", "thickmathspace": r"\;", "verythickmathspace": r"\;"}
 _FONT = re.compile(r"\\(math(?:rm|bf|bb|cal|frak|sf|tt|it)|boldsymbol)\{([A-Za-z0-9]++)\}\Z")
-_COMMAND = re.compile(r"\\(?:[A-Za-z]++|.)(?:\{[^{}\\]*+\})?\Z")
+_COMMAND = re.compile(r"\\(?:[A-Za-z]++|.)(?:\{[^{}]*+\})?\Z")
+_NAME = re.compile(r"\\(?:mathrm|operatorname)(\{[a-z]{2,}+\})\Z")
 _PRIMES = re.compile("'++\\Z")
-
-
-@dataclass(slots=True)
-class _Element:
-    """An element; `content` has elements and text, and `markup` its attributes."""
-
-    name: str
-    markup: str = ""
-    content: list["_Element | str"] = field(default_factory=list)
-
-    @property
-    def children(self) -> list["_Element"]:
-        return [one for one in self.content if isinstance(one, _Element)]
-
-    def get(self, name: str) -> str:
-        """Returns an attribute in lower case; "" if it is absent."""
-        return self.exact(name).strip().lower()
-
-    def exact(self, name: str) -> str:
-        """Returns an attribute; "" if it is absent."""
-        if name not in self.markup:
-            return ""
-        return html.unescape(dict(_ATTRIBUTE.findall(self.markup)).get(name, ""))
-
-    @property
-    def text(self) -> str:
-        """All text in the element; white space is collapsed, and dropped at the ends."""
-        return _SPACE.sub(lambda run: "\xa0" if "\xa0" in run[0] else " ", "".join(self._texts())).strip(" ")
-
-    def _texts(self) -> Iterator[str]:
-        for one in self.content:
-            if isinstance(one, str):
-                yield one
-            elif one.name not in _UNSEEN:
-                yield from one._texts()
 
 
 def tex_of_mathml(markup: str) -> str:
@@ -160,71 +70,14 @@ def tex_of_mathml(markup: str) -> str:
     >>> tex_of_mathml("<math><msup><mi>x</mi><mn>2</mn></msup><mo>≤</mo><mfrac><mi>π</mi><mn>2</mn></mfrac></math>")
     'x^2\\leq\\frac{\\pi}{2}'
     """
-    root = _parse(markup)
+    root = parse(markup)
     if root is None:
         return ""
     stated = _stated(root)
     return stated or _SPACE.sub(" ", _row(root.content)).strip()
 
 
-def tidy_tex(tex: str) -> str:
-    r"""Returns TeX from a page without comments, delimiters and what only sets its size, on one line.
-
-    >>> tidy_tex(r"{\displaystyle E=mc^{2}}"), tidy_tex(" $x\n +1$ "), tidy_tex("% <![CDATA[\n a 5\\% %]]>")
-    ('E=mc^{2}', 'x +1', 'a 5\\%')
-    """
-    if "%" in tex:
-        tex = _COMMENT.sub(lambda match: match[1] or "", tex)
-    tex = _SPACE.sub(" ", tex).strip()
-    for opening, closing in _DELIMITERS:
-        inner = tex[len(opening) : -len(closing)]
-        if tex.startswith(opening) and tex.endswith(closing) and len(tex) > len(opening) and closing not in inner:
-            tex = inner.strip()
-            break
-    if (grouped := _GROUPED.match(tex)) and _is_balanced(grouped[1]):
-        tex = grouped[1].strip()
-    return _DISPLAYED.sub("", tex, count=1) if tex.startswith(r"\displaystyle") else tex
-
-
-def _is_balanced(tex: str) -> bool:
-    """Returns whether no brace closes before it opens, so that the braces around `tex` are a pair."""
-    depth = 0
-    for brace in re.findall(r"\\.|[{}]", tex):
-        depth += (brace == "{") - (brace == "}")
-        if depth < 0:
-            return False
-    return depth == 0
-
-
-def _parse(markup: str) -> _Element | None:
-    """Returns the root element; None if there is none, or too many elements."""
-    root = _Element("")
-    around, number, deeper = [root], 0, 0
-    for match in _TAG.finditer(markup):
-        closing, name, attributes, text = match.groups()
-        if text:
-            if around[-1].name in _TOKENS or not text.isspace():
-                around[-1].content.append(html.unescape(text))
-        elif closing:
-            if deeper:
-                deeper -= 1
-            elif len(around) > 1:
-                around.pop()
-        elif name:
-            number += 1
-            element = _Element(name.lower().rpartition(":")[2], attributes)
-            is_whole = element.name in _VOID or attributes.endswith("/")
-            if deeper or len(around) > MAX_DEPTH:
-                deeper += not is_whole
-                continue
-            around[-1].content.append(element)
-            if not is_whole:
-                around.append(element)
-    first = root.children[:1]
-    return first[0] if first and number <= MAX_ELEMENTS else None
-
-
-def _stated(root: _Element) -> str:
+def _stated(root: Element) -> str:
     """Returns the TeX that the page states for a whole formula; "" if there is none."""
     for outer in (root, *root.children[: len(root.children) == 1]):
         for semantics in outer.children:
@@ -236,26 +89,26 @@ def _stated(root: _Element) -> str:
     return ""
 
 
-def _annotation(semantics: _Element) -> str:
+def _annotation(semantics: Element) -> str:
     for one in semantics.children:
         kind = one.get("encoding").rpartition("/")[2].removeprefix("x-")
-        if one.name == "annotation" and kind in _TEX_TYPES and (tex := tidy_tex("".join(one._texts()))):
+        if one.name == "annotation" and kind in _TEX_TYPES and (tex := tidy_tex("".join(one.texts()))):
             return tex
     return ""
 
 
-def _tex(node: _Element | str) -> str:
+def _tex(node: Element | str) -> str:
     if isinstance(node, str):
         return of_text(node.strip())
     convert = _CONVERTERS.get(node.name)
     return convert(node) if convert else _row(node.content)
 
 
-def _argument(node: _Element | str | None) -> str:
+def _argument(node: Element | str | None) -> str:
     return "" if node is None else _tex(node).strip()
 
 
-def _arguments(node: _Element, number: int) -> list[str]:
+def _arguments(node: Element, number: int) -> list[str]:
     """Returns the TeX of the first children; "" for those that are missing."""
     children = node.children[:number]
     return [_argument(one) for one in children] + [""] * (number - len(children))
@@ -267,7 +120,7 @@ def _script(tex: str) -> str:
 
 def _is_one(tex: str) -> bool:
     """Returns whether a script after `tex` belongs to all of it."""
-    return len(tex) <= 1 or bool(_COMMAND.match(tex)) or tex.isdigit() or (tex[-1] in ")]" and "^" not in tex[-3:])
+    return len(tex) <= 1 or bool(_COMMAND.match(tex)) or tex.isdigit() or tex[-1] in ")]"
 
 
 # Rows
@@ -282,7 +135,7 @@ class _Fence:
     stretch: str
 
 
-def _row(content: Sequence[_Element | str]) -> str:
+def _row(content: Sequence[Element | str]) -> str:
     """Returns the TeX of elements in a row; delimiters around a matrix and around tall parts are paired."""
     parts: list[str] = []
     fences: list[_Fence] = []
@@ -292,9 +145,9 @@ def _row(content: Sequence[_Element | str]) -> str:
         sign = operator.text if operator is not None else None
         if operator is None or sign is None or (sign and operator.get("minsize") in _SIZES):
             parts.append(_applied(node, content[at + 1] if at < last else None))
-        elif _opens(operator, sign, at == 0 and last > 0):
+        elif len(fences) < MAX_FENCES and _opens(operator, sign, at == 0 and last > 0):
             fences.append(_Fence(len(parts), sign, _stretch(operator)))
-            parts.append(_OPENING.get(sign) or _SAME.get(sign, "").strip() or "")
+            parts.append(OPENING.get(sign) or SAME.get(sign, "").strip() or "")
         elif fences and _closes(operator, sign, at == last, fences[-1]):
             fence = fences.pop()
             inside = parts[fence.at + 1 :]
@@ -306,9 +159,9 @@ def _row(content: Sequence[_Element | str]) -> str:
     return joined(_merged(parts))
 
 
-def _operator(node: _Element | str | None) -> _Element | None:
+def _operator(node: Element | str | None) -> Element | None:
     """Returns the operator that an element is, also within elements that only group."""
-    while isinstance(node, _Element):
+    while isinstance(node, Element):
         if node.name == "mo":
             return node
         if node.name not in _GROUPS or len(node.content) != 1:
@@ -317,25 +170,25 @@ def _operator(node: _Element | str | None) -> _Element | None:
     return None
 
 
-def _opens(operator: _Element, sign: str, is_first: bool) -> bool:
-    if sign in _SAME:
+def _opens(operator: Element, sign: str, is_first: bool) -> bool:
+    if sign in SAME:
         return _form(operator) == "prefix" or (is_first and not _form(operator))
-    return sign in _OPENING or (not sign and operator.get("fence") == "true" and is_first)
+    return sign in OPENING or (not sign and operator.get("fence") == "true" and is_first)
 
 
-def _closes(operator: _Element, sign: str, is_last: bool, fence: _Fence) -> bool:
-    if sign in _SAME:
+def _closes(operator: Element, sign: str, is_last: bool, fence: _Fence) -> bool:
+    if sign in SAME:
         form = _form(operator)
-        return form == "postfix" or (fence.sign in _SAME and form != "prefix" and is_last)
-    return sign in _CLOSING or (not sign and is_last)
+        return form == "postfix" or (fence.sign in SAME and form != "prefix" and is_last)
+    return sign in CLOSING or (not sign and is_last)
 
 
-def _form(operator: _Element) -> str:
+def _form(operator: Element) -> str:
     kind = {"open": "prefix", "close": "postfix"}.get(operator.get("data-mjx-texclass"), "")
     return kind or operator.get("form")
 
 
-def _stretch(operator: _Element) -> str:
+def _stretch(operator: Element) -> str:
     """Returns "true" or "false" if an operator states whether it stretches, else ""."""
     if stated := operator.get("stretchy"):
         return stated
@@ -350,11 +203,12 @@ def _fenced(fence: _Fence, inside: list[str], closing: str, stretch: str) -> str
         return only.replace("{matrix}", f"{{{environment}}}", 1)[: -len("{matrix}")] + f"{{{environment}}}"
     if environment == "cases" and (rows := _ONLY_ARRAY.match(only)):
         return rf"\begin{{cases}}{rows[1]}\end{{cases}}"
-    if fence.sign + closing == "()" and (binomial := _ATOP.match(only)):
-        return rf"\binom{binomial[1]}"
+    if fence.sign + closing == "()" and only.startswith("{") and only.count(_ATOP) == 1:
+        above, _, below = only[1:-1].partition(_ATOP)
+        return rf"\binom{{{above}}}{{{below}}}"
     tex = joined(_merged(inside))
-    opening = _OPENING.get(fence.sign) or _SAME.get(fence.sign) or "."
-    ending = _CLOSING.get(closing) or _SAME.get(closing) or "."
+    opening = OPENING.get(fence.sign) or SAME.get(fence.sign) or "."
+    ending = CLOSING.get(closing) or SAME.get(closing) or "."
     is_tall = "true" in (fence.stretch, stretch) or _TALL.search(tex) or "." in (opening, ending)
     if is_tall and "false" not in (fence.stretch, stretch):
         return joined([rf"\left{opening}".strip(), tex, rf"\right{ending}".strip()])
@@ -362,9 +216,9 @@ def _fenced(fence: _Fence, inside: list[str], closing: str, stretch: str) -> str
     return joined([opening.strip(), tex, ending.strip()])
 
 
-def _applied(node: _Element | str, following: _Element | str | None) -> str:
+def _applied(node: Element | str, following: Element | str | None) -> str:
     """Returns the TeX of an element in a row; a name before the sign of function application is an operator's."""
-    if isinstance(node, _Element) and node.name == "mi" and (sign := _operator(following)) and "\u2061" in sign.text:
+    if isinstance(node, Element) and node.name == "mi" and (sign := _operator(following)) and "\u2061" in sign.text:
         return _function(node.text)
     return _tex(node)
 
@@ -373,7 +227,7 @@ def _function(name: str) -> str:
     plain = re.sub(r"\s", "", name)
     if plain in FUNCTIONS:
         return f"\\{plain}"
-    return rf"\operatorname{{{name.translate(_TEXT_ESCAPES)}}}" if _LETTERS.match(plain) else of_text(name)
+    return rf"\operatorname{{{name.translate(TEXT_ESCAPES)}}}" if _LETTERS.match(plain) else of_text(name)
 
 
 def _merged(parts: list[str]) -> list[str]:
@@ -397,79 +251,64 @@ def _merged(parts: list[str]) -> list[str]:
 # Tokens
 
 
-def _mi(node: _Element) -> str:
+def _mi(node: Element) -> str:
     text, variant = node.text, node.get("mathvariant")
     plain = re.sub(r"\s", "", text)
     if plain in FUNCTIONS:
         return f"\\{plain}"
     if not variant and _LETTERS.match(plain):
-        return rf"\mathrm{{{of_text(plain)}}}" if plain.isascii() else _in_text(text, "")
+        return rf"\mathrm{{{of_text(plain)}}}" if plain.isascii() else in_text(text)
     return styled(variant or "italic", of_text(text))
 
 
-def _mn(node: _Element) -> str:
+def _mn(node: Element) -> str:
     return styled(node.get("mathvariant").replace("normal", ""), of_text(node.text))
 
 
-def _mo(node: _Element) -> str:
+def _mo(node: Element) -> str:
     text = node.text
     if _LETTERS.match(text):
         return r"\bmod" if text == "mod" else _function(text)
     tex = of_text(text)
     size = _SIZES.get(node.get("minsize"))
-    if size and (text in _OPENING or text in _CLOSING or text in _SAME):
-        return f"\\{size}{_OPENING.get(text) or _CLOSING.get(text) or _SAME[text]}".strip()
-    return tex if not text or tex else " "
+    if size and (text in OPENING or text in CLOSING or text in SAME):
+        return f"\\{size}{OPENING.get(text) or CLOSING.get(text) or SAME[text]}".strip()
+    return tex
 
 
-def _mtext(node: _Element) -> str:
-    return _in_text(node.text, node.get("mathvariant"))
+def _mtext(node: Element) -> str:
+    return in_text(node.text, node.get("mathvariant"))
 
 
-def _in_text(text: str, variant: str) -> str:
-    if not text:
-        return ""
-    if not text.strip("\xa0\u2003\u2009 "):
-        return joined([of_text(one) for one in text])
-    return rf"\{_TEXT_STYLES.get(variant, 'text')}{{{text.translate(_TEXT_ESCAPES)}}}"
-
-
-def _ms(node: _Element) -> str:
+def _ms(node: Element) -> str:
     quotes = node.exact("lquote") or '"', node.exact("rquote") or '"'
-    return _in_text(quotes[0] + node.text + quotes[1], "")
+    return in_text(quotes[0] + node.text + quotes[1], "")
 
 
-def _mspace(node: _Element) -> str:
+def _mspace(node: Element) -> str:
     if node.get("linebreak") == "newline":
         return r"\\"
-    width = node.get("width")
-    if width in _NAMED_SPACES:
-        return _NAMED_SPACES[width]
-    length = _LENGTH.match(width)
-    if not length:
-        return ""
-    size = float(length[1]) * _UNITS[length[2]]
-    return r"\!" if size <= -0.1 else next((command for least, command in _WIDTHS if size >= least), "")
+    return space(node.get("width"))
 
 
 # Layout
 
 
-def _mfrac(node: _Element) -> str:
+def _mfrac(node: Element) -> str:
     above, below = _arguments(node, 2)
     thickness = node.get("linethickness")
     if thickness[:1] == "0" and not thickness.lstrip("0.").strip("pxemt%"):
-        return rf"{{{above} \atop {below}}}"
+        return f"{{{above}{_ATOP}{below}}}"
     if node.get("bevelled") == "true":
         return f"{_script(above)}/{_script(below)}"
     return rf"\frac{{{above}}}{{{below}}}"
 
 
-def _msqrt(node: _Element) -> str:
+def _msqrt(node: Element) -> str:
     return rf"\sqrt{{{_row(node.content).strip()}}}"
 
 
-def _mroot(node: _Element) -> str:
+def _mroot(node: Element) -> str:
     base, index = _arguments(node, 2)
     return rf"\sqrt[{{{index}}}]{{{base}}}" if "]" in index else rf"\sqrt[{index}]{{{base}}}"
 
@@ -483,23 +322,23 @@ def _scripted(base: str, below: str, above: str) -> str:
     return base + (f"^{_script(above)}" if above else "")
 
 
-def _msub(node: _Element) -> str:
+def _msub(node: Element) -> str:
     base, below = _arguments(node, 2)
     return _scripted(base, below, "")
 
 
-def _msup(node: _Element) -> str:
+def _msup(node: Element) -> str:
     base, above = _arguments(node, 2)
     return _scripted(base, "", above)
 
 
-def _msubsup(node: _Element) -> str:
+def _msubsup(node: Element) -> str:
     base, below, above = _arguments(node, 3)
     return _scripted(base, below, above)
 
 
-def _mmultiscripts(node: _Element) -> str:
-    base, *scripts = node.children or [_Element("mrow")]
+def _mmultiscripts(node: Element) -> str:
+    base, *scripts = node.children or [Element("mrow")]
     after: list[str] = []
     before: list[str] = []
     pairs = after
@@ -517,19 +356,19 @@ def _mmultiscripts(node: _Element) -> str:
     return joined([attached("", before), attached(_argument(base), after)])
 
 
-def _munder(node: _Element) -> str:
+def _munder(node: Element) -> str:
     return _limits(node, "under")
 
 
-def _mover(node: _Element) -> str:
+def _mover(node: Element) -> str:
     return _limits(node, "over")
 
 
-def _munderover(node: _Element) -> str:
+def _munderover(node: Element) -> str:
     return _limits(node, "under over")
 
 
-def _limits(node: _Element, places: str) -> str:
+def _limits(node: Element, places: str) -> str:
     """Returns a base with what is below and above it: limits, accents, braces or labels."""
     children = node.children
     base = _argument(children[0]) if children else ""
@@ -538,37 +377,37 @@ def _limits(node: _Element, places: str) -> str:
     if accented := _accented(base, under, over):
         return accented
     below, above = _argument(under), _argument(over)
-    arrow = _ARROWS.get(sign.text) if (sign := _operator(children[0] if children else None)) else None
+    arrow = ARROWS.get(sign.text) if (sign := _operator(children[0] if children else None)) else None
     if arrow:
         return rf"\{arrow}" + (f"[{below}]" if below else "") + f"{{{above}}}"
-    if base.startswith(r"\mathrm{"):
-        base = rf"\operatorname*{base.removeprefix(chr(92) + 'mathrm')}"
-    elif base in _INTEGRALS:
+    if name := _NAME.match(base):
+        base = rf"\operatorname*{name[1]}"
+    elif base in INTEGRALS:
         base += r"\limits"
-    elif not (base in _BIG or base.startswith((r"\overbrace{", r"\underbrace{", r"\operatorname", r"\overbracket{"))):
+    elif not (base in BIG or base.startswith((r"\overbrace{", r"\underbrace{", r"\overbracket{"))):
         base = rf"\underset{{{below}}}{{{base}}}" if below else base
         return rf"\overset{{{above}}}{{{base}}}" if above else base
     return base + (f"_{_script(below)}" if below else "") + (f"^{_script(above)}" if above else "")
 
 
-def _accented(base: str, under: _Element | None, over: _Element | None) -> str:
+def _accented(base: str, under: Element | None, over: Element | None) -> str:
     """Returns a base with an accent or a brace, and the other script around it; "" if neither is one."""
-    if over is not None and (sign := _accent(over)) and (commands := _OVER.get(sign.text)):
+    if over is not None and (sign := _accent(over)) and (commands := OVER.get(sign.text)):
         is_wide = not _is_one(base) or (len(base) > 1 and base[0] != "\\") or sign.get("stretchy") == "true"
         tex = rf"\{commands[is_wide]}{{{base}}}"
         return rf"\underset{{{_argument(under)}}}{{{tex}}}" if under is not None and _argument(under) else tex
-    if under is not None and (sign := _accent(under)) and (command := _UNDER.get(sign.text)):
+    if under is not None and (sign := _accent(under)) and (command := UNDER.get(sign.text)):
         tex = rf"\{command}{{{base}}}"
         return tex + f"^{_script(_argument(over))}" if over is not None and _argument(over) else tex
     return ""
 
 
-def _accent(node: _Element) -> _Element | None:
+def _accent(node: Element) -> Element | None:
     """Returns the operator that may be an accent; some writers put it into other tokens."""
-    return _operator(node) or (node if node.name in ("mi", "mn", "mtext") and node.text in _OVER else None)
+    return _operator(node) or (node if node.name in ("mi", "mn", "mtext") and node.text in OVER else None)
 
 
-def _menclose(node: _Element) -> str:
+def _menclose(node: Element) -> str:
     inside = _row(node.content).strip()
     notations = node.get("notation").split()
     if "updiagonalstrike" in notations and "downdiagonalstrike" in notations:
@@ -579,48 +418,48 @@ def _menclose(node: _Element) -> str:
     return inside
 
 
-def _mphantom(node: _Element) -> str:
+def _mphantom(node: Element) -> str:
     inside = _row(node.content).strip()
     return rf"\phantom{{{inside}}}" if inside else ""
 
 
-def _mstyle(node: _Element) -> str:
+def _mstyle(node: Element) -> str:
     inside = _row(node.content)
     variant = node.get("mathvariant")
     return styled(variant, inside) if variant else inside
 
 
-def _semantics(node: _Element) -> str:
+def _semantics(node: Element) -> str:
     return _annotation(node) or "".join(_tex(one) for one in node.content[:1])
 
 
-def _mfenced(node: _Element) -> str:
+def _mfenced(node: Element) -> str:
     opening = node.exact("open").strip() if "open=" in node.markup else "("
     closing = node.exact("close").strip() if "close=" in node.markup else ")"
     separators = "".join(node.exact("separators").split()) if "separators=" in node.markup else ","
-    row: list[_Element | str] = [_Element("mo", ' form="prefix" fence=""', [opening])]
+    row: list[Element | str] = [Element("mo", ' form="prefix" fence=""', [opening])]
     for at, child in enumerate(node.children):
         if at and separators:
-            row.append(_Element("mo", "", [separators[min(at, len(separators)) - 1]]))
+            row.append(Element("mo", "", [separators[min(at, len(separators)) - 1]]))
         row.append(child)
-    row.append(_Element("mo", ' form="postfix"', [closing]))
+    row.append(Element("mo", ' form="postfix"', [closing]))
     return _row(row)
 
 
-def _maction(node: _Element) -> str:
+def _maction(node: Element) -> str:
     selection = node.get("selection")
     chosen = int(selection) - 1 if selection.isdecimal() and len(selection) < 4 else 0
-    return _argument((node.children[chosen : chosen + 1] or [None])[0])
+    return "".join(_argument(one) for one in node.children[chosen : chosen + 1])
 
 
-def _nothing(_: _Element) -> str:
+def _nothing(_: Element) -> str:
     return ""
 
 
 # Tables
 
 
-def _mtable(node: _Element) -> str:
+def _mtable(node: Element) -> str:
     rows = [_table_row(one) for one in node.children if one.name in ("mtr", "mlabeledtr")]
     widest = max((len(cells) for cells, _ in rows), default=0)
     if widest == 1 and len(rows) == 1 and rows[0][1]:
@@ -642,19 +481,21 @@ def _mtable(node: _Element) -> str:
     return rf"\begin{{matrix}} {body} \end{{matrix}}"
 
 
-def _table_row(row: _Element) -> tuple[list[str], str]:
+def _table_row(row: Element) -> tuple[list[str], str]:
     """Returns the cells of a row, and the label of the equation in it, "" if it has none."""
     cells = [one for one in row.children if one.name == "mtd"]
     label = ""
     if cells and (row.name == "mlabeledtr" or cells[0].get("id").startswith("mjx-eqn")):
-        label = cells.pop(0)._plain().strip("()")
+        label = cells.pop(0).text.strip("()")
     return [_row(one.content).strip() for one in cells], label
 
 
-_ONLY_ARRAY = re.compile(r"\\begin\{(?:array\}\{l*\}|matrix\}|aligned\})(.*)\\end\{(?:array|matrix|aligned)\}\Z", re.DOTALL)
-_ATOP = re.compile(r"\{((?:[^{}\\]|\\[A-Za-z])*+) \\atop ")
+_ONLY_ARRAY = re.compile(
+    r"\\begin\{(?:array\}\{l*\}|matrix\}|aligned\})(.*)\\end\{(?:array|matrix|aligned)\}\Z", re.DOTALL
+)
+_ATOP = r" \atop "
 _GROUPS = frozenset(("mrow", "mstyle", "mpadded", "texatom", "semantics"))
-_CONVERTERS: dict[str, Callable[[_Element], str]] = {
+_CONVERTERS: dict[str, Callable[[Element], str]] = {
     "mi": _mi,
     "mn": _mn,
     "mo": _mo,

@@ -1,4 +1,4 @@
-r"""TeX commands of the characters of formulas.
+r"""TeX of formulas: the commands of characters, styles, words and spaces, and TeX from pages without what is around it.
 
 Greek and styled letters are named after their Unicode names; the rest is a table. The commands are those of LaTeX with
 amsmath and amssymb, which KaTeX and MathJax know as well.
@@ -56,13 +56,83 @@ _SPACES = {
 # Spaces that separate nothing, function application, invisible times, separator and plus, and joiners.
 _INVISIBLE = frozenset(" \t\n\r\f\u200b\u200c\u200d\u2060\u2061\u2062\u2063\u2064\ufe00\ufe0e\ufe0f\ufeff")
 
-FUNCTIONS = frozenset(
-    (
-        "arccos arcsin arctan arg cos cosh cot coth csc deg det dim exp gcd hom inf ker lg lim liminf limsup ln log"
-        " max min Pr sec sin sinh sup tan tanh"
-    ).split()
+_FUNCTION_NAMES = (
+    "arccos arcsin arctan arg cos cosh cot coth csc deg det dim exp gcd hom inf ker lg lim liminf limsup ln log max min"
+    " Pr sec sin sinh sup tan tanh"
 )
+FUNCTIONS = frozenset(_FUNCTION_NAMES.split())
 """Names of functions that are commands of LaTeX."""
+
+OPENING = {"(": "(", "[": "[", "{": r"\{", "⟨": r"\langle ", "⌊": r"\lfloor ", "⌈": r"\lceil ", "⟦": r"\llbracket "}
+CLOSING = {")": ")", "]": "]", "}": r"\}", "⟩": r"\rangle ", "⌋": r"\rfloor ", "⌉": r"\rceil ", "⟧": r"\rrbracket "}
+SAME = {"|": "|", "∣": "|", "‖": r"\|", "∥": r"\|"}
+OPENING |= {"〈": r"\langle ", "\u2329": r"\langle "}
+CLOSING |= {"〉": r"\rangle ", "\u232a": r"\rangle "}
+_BIG_NAMES = (
+    r"\sum \prod \coprod \int \iint \iiint \iiiint \oint \oiint \bigcap \bigcup \bigoplus \bigotimes \bigodot \bigvee"
+    r" \bigwedge \biguplus \bigsqcup \lim \limsup \liminf \max \min \sup \inf \det \gcd \Pr \arg"
+)
+BIG = frozenset(_BIG_NAMES.split())
+"""Operators whose scripts are limits."""
+INTEGRALS = frozenset((r"\int", r"\iint", r"\iiint", r"\iiiint", r"\oint", r"\oiint"))
+# Accents: for one letter, and for a longer base or a stretched accent.
+OVER = {
+    **dict.fromkeys("^ˆ", ("hat", "widehat")),
+    **dict.fromkeys("~˜∼", ("tilde", "widetilde")),
+    **dict.fromkeys("¯ˉ", ("bar", "overline")),
+    **dict.fromkeys("‾―_", ("overline", "overline")),
+    **dict.fromkeys("→⃗", ("vec", "overrightarrow")),
+    "←": ("overleftarrow", "overleftarrow"),
+    "↔": ("overleftrightarrow", "overleftrightarrow"),
+    "˙": ("dot", "dot"),
+    ".": ("dot", "dot"),
+    "¨": ("ddot", "ddot"),
+    "⃛": ("dddot", "dddot"),
+    "ˇ": ("check", "check"),
+    "˘": ("breve", "breve"),
+    "´": ("acute", "acute"),
+    "`": ("grave", "grave"),
+    "˚": ("mathring", "mathring"),
+    **dict.fromkeys("⏞︷", ("overbrace", "overbrace")),
+    "⎴": ("overbracket", "overbracket"),
+}
+UNDER = {
+    **dict.fromkeys("_‾―¯ˉ\u0332", "underline"),
+    **dict.fromkeys("⏟︸", "underbrace"),
+    "⎵": "underbracket",
+    "→": "underrightarrow",
+    "←": "underleftarrow",
+}
+ARROWS = {
+    **dict.fromkeys("→⟶", "xrightarrow"),
+    **dict.fromkeys("←⟵", "xleftarrow"),
+    **dict.fromkeys("⇒⟹", "xRightarrow"),
+    **dict.fromkeys("⇐⟸", "xLeftarrow"),
+    **dict.fromkeys("↔⟷", "xleftrightarrow"),
+    "⇌": "xrightleftharpoons",
+    "↦": "xmapsto",
+}
+
+_TEXT_STYLES = {"bold": "textbf", "italic": "textit", "monospace": "texttt", "sans-serif": "textsf"}
+TEXT_ESCAPES = str.maketrans(
+    {
+        **{sign: f"\\{sign}" for sign in "#$%&_{}"},
+        "\\": r"\textbackslash{}",
+        "^": r"\textasciicircum{}",
+        "~": r"\textasciitilde{}",
+        "\xa0": " ",
+    }
+)
+_WIDTHS = ((1.5, r"\qquad"), (0.7, r"\quad"), (0.4, r"\enspace"), (0.25, r"\;"), (0.2, r"\:"), (0.1, r"\,"))
+_LENGTH = re.compile(r"(-?\d*+\.?\d++)(em|ex|px|pt)")
+_UNITS = {"em": 1.0, "ex": 0.43, "px": 0.0625, "pt": 0.1}
+_NAMED_SPACES = {"veryverythinmathspace": r"\,", "verythinmathspace": r"\,", "thinmathspace": r"\,"}
+_NAMED_SPACES |= {"mediummathspace": r"\:", "thickmathspace": r"\;", "verythickmathspace": r"\;"}
+# What surrounds the TeX of an annotation; MediaWiki wraps it in a group.
+_GROUPED = re.compile(r"\{\s*+\\(?:displaystyle|textstyle)\b\s*+(.*)\}\Z", re.DOTALL)
+_DISPLAYED = re.compile(r"\\displaystyle(?![A-Za-z])\s*+")
+_DELIMITERS = (("$$", "$$"), ("\\[", "\\]"), ("\\(", "\\)"), ("$", "$"))
+_COMMENT = re.compile(r"(\\.)|%[^\n]*+(?:\n\s*+)?", re.DOTALL)
 
 # Styles by the words of a Unicode name, the first that matches; the rest of the styles in mathvariant are equal.
 _STYLES = {
@@ -90,6 +160,7 @@ _LETTERLIKE = re.compile(r"(DOUBLE-STRUCK|SCRIPT|BLACK-LETTER) (?:CAPITAL|SMALL)
 _GREEK = re.compile(r"GREEK (CAPITAL|SMALL) LETTER ([A-Z]+)$")
 # Capitals that look like Latin ones have no command.
 _LATIN_CAPITALS = dict(zip("ΑΒΕΖΗΙΚΜΝΟΡΤΧ", "ABEZHIKMNOPTX", strict=True))
+_SPACE = re.compile(r"\s++")
 _ENDS_IN_NAME = re.compile(r"\\[A-Za-z]++\Z")
 
 
@@ -161,3 +232,55 @@ def joined(parts: list[str]) -> str:
         out.append(part)
         named = part[-1].isalpha() and part[-1].isascii() and bool(_ENDS_IN_NAME.search(part))
     return "".join(out)
+
+
+def in_text(text: str, variant: str = "") -> str:
+    r"""Returns words in a formula; no-break spaces are spaces, and white space alone is a space of math mode."""
+    if not text:
+        return ""
+    if not text.strip("\xa0\u2003\u2009 "):
+        return joined([of_text(one) for one in text])
+    return rf"\{_TEXT_STYLES.get(variant, 'text')}{{{text.translate(TEXT_ESCAPES)}}}"
+
+
+def space(width: str) -> str:
+    r"""Returns the command of a horizontal space; "" for a narrow one.
+
+    >>> space("1em"), space("thinmathspace"), space("0.02em")
+    ('\\quad', '\\,', '')
+    """
+    if width in _NAMED_SPACES:
+        return _NAMED_SPACES[width]
+    if not (length := _LENGTH.match(width)):
+        return ""
+    size = float(length[1]) * _UNITS[length[2]]
+    return r"\!" if size <= -0.1 else next((command for least, command in _WIDTHS if size >= least), "")
+
+
+def tidy_tex(tex: str) -> str:
+    r"""Returns TeX from a page without comments, delimiters and what only sets its size, on one line.
+
+    >>> tidy_tex(r"{\displaystyle E=mc^{2}}"), tidy_tex(" $x\n +1$ "), tidy_tex("% <![CDATA[\n a 5\\% %]]>")
+    ('E=mc^{2}', 'x +1', 'a 5\\%')
+    """
+    if "%" in tex:
+        tex = _COMMENT.sub(lambda match: match[1] or "", tex)
+    tex = _SPACE.sub(" ", tex).strip()
+    for opening, closing in _DELIMITERS:
+        inner = tex[len(opening) : -len(closing)]
+        if tex.startswith(opening) and tex.endswith(closing) and len(tex) > len(opening) and closing not in inner:
+            tex = inner.strip()
+            break
+    if (grouped := _GROUPED.match(tex)) and _is_balanced(grouped[1]):
+        tex = grouped[1].strip()
+    return _DISPLAYED.sub("", tex, count=1) if tex.startswith(r"\displaystyle") else tex
+
+
+def _is_balanced(tex: str) -> bool:
+    """Returns whether no brace closes before it opens, so that the braces around `tex` are a pair."""
+    depth = 0
+    for brace in re.findall(r"\\.|[{}]", tex):
+        depth += (brace == "{") - (brace == "}")
+        if depth < 0:
+            return False
+    return depth == 0
