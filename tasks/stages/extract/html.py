@@ -54,6 +54,9 @@ _POST = b"twitter-tweet"
 _POSTS = "blockquote.twitter-tweet"
 _MOST_POSTS = 1_000
 
+# Menus in a chapter of a book, and the page numbers of its printed edition (WAI-ARIA, Digital Publishing Module 1.1).
+_NOT_OF_A_BOOK = ", ".join(f'[role="{role}"]' for role in ("navigation", "doc-pagebreak", "doc-pagelist", "doc-toc"))
+
 # Limits for input that makes resiliparse 2.0.0 slow or large: its time or memory grows with the product of two numbers
 # that the author of a page controls. Measured on one core:
 #     nested elements            4,000: 0.3 s     100,000: 270 s
@@ -196,6 +199,9 @@ def whole_page(html: str, source: bytes | None = None) -> list[Block]:
     from tasks.stages.extract.page_blocks import MOST_BLOCKS
 
     tree, source = _parsed(html, source)
+    if b"role=" in source and (document := tree.document) is not None:
+        for element in document.query_selector_all(_NOT_OF_A_BOOK):
+            element.decompose()
     prepare(tree, source)
     blocks = all_blocks(tree)
     if not blocks and source.count(b"<") > MOST_BLOCKS:
