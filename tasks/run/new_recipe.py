@@ -78,6 +78,8 @@ _UNPACKED = 4
 """Bytes of text per byte of a compressed file, for estimates."""
 _STORED = {"pdf": 25, "epub": 2, "docx": 5, "html": 30}
 """Bytes of a file per byte of its text, for estimates: most of a PDF file are pictures and fonts, of a page markup."""
+_WITH_PICTURES = 100_000_000
+"""Maximum bytes of a file with text, pictures and fonts."""
 _HELDOUT = 30
 """Held-out documents of a small corpus: with fewer, the loss on them says little."""
 _FEWEST = 10
@@ -428,6 +430,8 @@ def _corpus(groups: Sequence[FoundFiles], name: str, unread: Mapping[str, int]) 
 def _source(group: FoundFiles) -> str:
     lines = [f"# {group.summary()}", "[[extract.files]]", f"name = {_toml(group.name)}", f"kind = {_toml(group.kind)}"]
     lines.append(f"path = {_toml(group.path)}")
+    if group.kind in OWN:
+        lines.append(f"max_file_bytes = {_WITH_PICTURES} # with pictures and fonts")
     if group.kind in ("jsonl", "parquet"):
         if not group.text_field:
             lines.append('text_field = "text" # no field has long strings: name the one with the texts')

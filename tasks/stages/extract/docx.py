@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 _STYLES = "\n".join(
     (
         "p[style-name='Title'] => h1:fresh",
-        *(f"p[style-name='{name}'] => blockquote > p:fresh" for name in ("Quote", "Intense Quote", "Block Text")),
-        *(f"p[style-name='{name}'] => blockquote > p:fresh" for name in ("Quotations",)),
+        *(
+            f"p[style-name='{name}'] => blockquote > p:fresh"
+            for name in ("Quote", "Intense Quote", "Block Text", "Quotations")
+        ),
         *(
             f"p[style-name='{name}'] => pre:separator('\\n')"
             for name in ("HTML Preformatted", "Preformatted Text", "Source Code", "macro", "Code")
@@ -53,9 +55,9 @@ class Docx(Parser):
     max_members: int = Field(default=20_000, ge=1)
     """A file with more members is rejected as `docx_too_large`."""
 
-    max_unpacked_bytes: int = Field(default=16_000_000, ge=1)
-    """A file whose text has more bytes of XML is rejected as `docx_too_large`: mammoth takes 35 times as much memory.
-    Pictures do not count."""
+    max_unpacked_bytes: int = Field(default=12_000_000, ge=1)
+    """A file whose text has more bytes of XML is rejected as `docx_too_large`: mammoth takes 45 times as much memory,
+    and two CPU seconds for a million bytes, 150 pages of prose. Pictures do not count."""
 
     max_cpu_s: float = Field(default=60.0, gt=0)
     """Limit of CPU seconds per document; one that exceeds it is quarantined as poison."""

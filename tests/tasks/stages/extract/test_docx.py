@@ -134,7 +134,9 @@ def test_insertions_are_text_and_deletions_moves_hidden_runs_and_comments_are_no
 
 
 def test_notes_stand_at_the_end_under_the_numbers_of_the_text() -> None:
-    body = p(f"{run('Here')}<w:r><w:footnoteReference w:id='7'/></w:r>{run(' and')}<w:r><w:endnoteReference w:id='3'/></w:r>")
+    body = p(
+        f"{run('Here')}<w:r><w:footnoteReference w:id='7'/></w:r>{run(' and')}<w:r><w:endnoteReference w:id='3'/></w:r>"
+    )
     notes = {
         "footnotes": f"<w:footnote w:id='7'>{p('the first')}</w:footnote>",
         "endnotes": f"<w:endnote w:id='3'>{p('the second')}</w:endnote>",
@@ -145,8 +147,8 @@ def test_notes_stand_at_the_end_under_the_numbers_of_the_text() -> None:
 def test_a_text_box_is_read_once_behind_its_paragraph() -> None:
     box = f"<w:txbxContent>{p('in the box')}</w:txbxContent>"
     drawn = (
-        f'<w:r><mc:AlternateContent><mc:Choice Requires="wps"><w:drawing><wps:txbx>{box}</wps:txbx></w:drawing></mc:Choice>'
-        f"<mc:Fallback><w:pict><v:textbox>{box}</v:textbox></w:pict></mc:Fallback></mc:AlternateContent></w:r>"
+        f'<w:r><mc:AlternateContent><mc:Choice Requires="wps"><w:drawing><wps:txbx>{box}</wps:txbx></w:drawing>'
+        f"</mc:Choice><mc:Fallback><w:pict><v:textbox>{box}</v:textbox></w:pict></mc:Fallback></mc:AlternateContent></w:r>"
     )
     assert markdown(p(f"{run('before')}{drawn}{run(' and after')}") + p("next")) == (
         "before and after\n\nin the box\n\nnext"
