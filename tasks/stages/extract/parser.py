@@ -25,9 +25,9 @@ from tasks.stages.extract.row import Content, Rejected
 __all__ = ["Content", "Parser", "Rejected"]
 
 OWN = {
-    "docx": "tasks.stages.extract.docx",
-    "epub": "tasks.stages.extract.epub",
-    "pdf": "tasks.stages.extract.pdf",
+    "docx": "tasks.stages.extract.parsers.docx",
+    "epub": "tasks.stages.extract.parsers.epub",
+    "pdf": "tasks.stages.extract.parsers.pdf",
 }
 """Modules of Sluice's own parsers."""
 
