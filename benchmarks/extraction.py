@@ -34,6 +34,7 @@ import numpy as np
 from resiliparse.parse.html import HTMLTree
 
 from benchmarks.harness import keep, last, parser
+from benchmarks.page_kinds import KindPage, bag_shares, found_share
 from tasks.formats.web.charset import decode
 from tasks.formats.web.url import host_of
 from tasks.stages.extract.config import ExtractConfig
@@ -42,6 +43,7 @@ from tasks.stages.extract.page_metadata import read_page_metadata
 
 _WORD = re.compile(r"\w+")
 _SLOW, _SLOW_ROUNDS = "trafilatura", 2
+_FEWEST_PAGES, _FEWEST_HOSTS = 3, 8
 _STATED = ("title", "author", "date", "sitename")
 
 
@@ -88,6 +90,9 @@ class SegmentPage:
     def host(self) -> str:
         """The page's host."""
         return host_of(self.url) or self.url
+
+
+Page = GoldPage | SegmentPage | KindPage
 
 
 @dataclass(frozen=True)
@@ -182,11 +187,12 @@ def score(pages: Sequence[GoldPage], texts: Sequence[str]) -> Score:
     return shingle_score([precision_and_recall(page, text) for page, text in zip(pages, texts, strict=True)])
 
 
-def scores(pages: Sequence[GoldPage | SegmentPage], texts: Sequence[str]) -> dict[str, Any]:
-    """Scores texts of pages of both kinds, with intervals by host."""
+def scores(pages: Sequence[Page], texts: Sequence[str]) -> dict[str, Any]:
+    """Scores texts of pages of all sets, with intervals by host."""
     both = list(zip(pages, texts, strict=True))
     gold = [(page.host, precision_and_recall(page, text)) for page, text in both if isinstance(page, GoldPage)]
     segments = [(page.host, found_segments(page, text)) for page, text in both if isinstance(page, SegmentPage)]
+    of_kinds = [(page, text) for page, text in both if isinstance(page, KindPage)]
     found: dict[str, Any] = {}
     if gold:
         hosts, shares = zip(*gold, strict=True)
@@ -194,17 +200,45 @@ def scores(pages: Sequence[GoldPage | SegmentPage], texts: Sequence[str]) -> dic
     if segments:
         hosts, counts = zip(*segments, strict=True)
         found["segments"] = figures(segment_score(counts), interval(counts, hosts, segment_score))
+    if of_kinds:
+        found["kinds"] = scores_by_kind(of_kinds)
     return found
 
 
-def figures(scored: Score, between: tuple[float, float]) -> dict[str, Any]:
+def scores_by_kind(both: Sequence[tuple[KindPage, str]]) -> dict[str, Any]:
+    """Scores texts of pages by kind; kinds of few pages have no figures, those of few hosts no interval."""
+    found: dict[str, Any] = {}
+    for kind in sorted({page.kind for page, _ in both}):
+        held = [(page, text) for page, text in both if page.kind == kind]
+        if len(held) < _FEWEST_PAGES:
+            continue
+        whole = [(page.host, bag_shares(page, text)) for page, text in held if not page.parts]
+        if whole:
+            found[kind] = {"pages": len(whole), **_of_shares(whole)}
+        for part in sorted({part for page, _ in held for part in page.parts}):
+            shares = [(page.host, found_share(page.parts[part], text)) for page, text in held if part in page.parts]
+            # Only recall is known, which counts as both.
+            recall = _of_shares([(host, (share, share)) for host, share in shares])
+            found[f"{kind}, {part}"] = {"pages": len(shares), "recall": recall["recall"]} | (
+                {"recall_interval": recall["f1_interval"]} if "f1_interval" in recall else {}
+            )
+    return found
+
+
+def _of_shares(of_hosts: Sequence[tuple[str, tuple[float, float]]]) -> dict[str, Any]:
+    hosts, shares = zip(*of_hosts, strict=True)
+    enough = len(set(hosts)) >= _FEWEST_HOSTS
+    return figures(shingle_score(shares), interval(shares, hosts, shingle_score) if enough else None)
+
+
+def figures(scored: Score, between: tuple[float, float] | None) -> dict[str, Any]:
     """Returns a score in the format of the result file."""
-    return {
+    found: dict[str, Any] = {
         "precision": round(scored.precision, 4),
         "recall": round(scored.recall, 4),
         "f1": round(scored.f1, 4),
-        "f1_interval": [round(limit, 4) for limit in between],
     }
+    return found | ({"f1_interval": [round(limit, 4) for limit in between]} if between else {})
 
 
 def contenders() -> dict[str, Callable[[str], str]]:

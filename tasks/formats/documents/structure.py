@@ -38,7 +38,7 @@ _MARKS = re.compile(
     r"^(?:[ ]*+(?:#{1,6}[ ]+|(?:>[ ]?)+)?+(?:(?:-|\d{1,9}\.|:)[ ]+)?+)(?=\S)|^>[ ]*$",
     re.MULTILINE,
 )
-_DELIMITER = re.compile(r"^\|(?: --- \|)+(?:\n|\Z)", re.MULTILINE)
+_DELIMITER = re.compile(r"^(?:\|(?:  \|)++\n)?\|(?: --- \|)++\n", re.MULTILINE)  # with an empty header
 _ROW = re.compile(r"^\| .*\|$", re.MULTILINE)
 _BAR = re.compile(r"(?<!\\)\|")
 
@@ -136,12 +136,12 @@ def _plain_rows(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]], *, header: bool) -> str:
-    """Returns a table; without a header its first row is empty, since Markdown has no table without one."""
+    """Returns a table; without a header, or other rows, its first row is empty: Markdown has no table without one."""
     width = max(map(len, rows), default=0)
     if not width:
         return ""
     cells = [[_cell(cell).replace("|", r"\|") for cell in row] + [""] * (width - len(row)) for row in rows]
-    if not header:
+    if not header or len(cells) == 1:
         cells.insert(0, [""] * width)
     lines = [f"| {' | '.join(row)} |" for row in cells]
     lines.insert(1, f"|{' --- |' * width}")
@@ -175,7 +175,6 @@ def _unmarked(text: str) -> str:
     """Removes the marks of text without fenced code."""
     if "\n| " in text or text.startswith("| "):
         text = _ROW.sub(_unmarked_row, _DELIMITER.sub("", text))
-        text = re.sub(r"\n\n\n+", "\n\n", text)  # of tables without a header
     return _MARKS.sub("", text)
 
 

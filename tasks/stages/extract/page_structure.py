@@ -31,6 +31,7 @@ _DISPLAYED = re.compile(r"\$\$(?:(?!\$\$).)+\$\$", re.DOTALL)
 _START = re.compile(r'\sstart="(\d{1,9})"')
 _CLASS = re.compile(r'\s(?:class|data-lang|data-language)="([^"]{1,200})"')
 _CODE = re.compile(r'\s*+<code\b[^>"]*+(?:"[^"]*+"[^>"]*+)*+>')
+_MOST = 0.5
 _LANGUAGE_AROUND = 2  # elements around `pre` whose class may name the language
 NEVER = -9.0
 """Log odds of blocks that are not classified."""
@@ -44,11 +45,13 @@ class Unit:
 
     Attributes:
         first, last: indices of its first block, and after its last block.
+        element: index of the `table` or `pre` element.
         table: the data, for a table; None for code.
     """
 
     first: int
     last: int
+    element: int
     table: Table | None
 
 
@@ -67,22 +70,23 @@ def units(page: Blocks, most_rows: int | None = None) -> list[Unit]:
     for element in tables[innermost].tolist():
         table = read_table(page.source[page.opened[element] : page.closed[element]], most_rows)
         if table is not None:
-            found.append(Unit(int(page.first[element]), int(page.last[element]), table))
+            found.append(Unit(int(page.first[element]), int(page.last[element]), element, table))
     in_table = np.zeros(len(page) + 1, np.bool_)
     for unit in found:
         in_table[unit.first : unit.last] = True
     for element in np.flatnonzero(names == _PRE).tolist():
         first, last = int(page.first[element]), int(page.last[element])
         if last - first > 1 and not in_table[first]:
-            found.append(Unit(first, last, None))
+            found.append(Unit(first, last, element, None))
     return sorted(found, key=lambda unit: unit.first)
 
 
 def whole(page: Blocks, found: list[Unit], odds: NDArray[np.float64], words: NDArray[np.float32]) -> NDArray[np.bool_]:
     """Returns a mask of the main text in which units are whole, shape (blocks,).
 
-    A unit is main text if the mean of the odds of its blocks, weighted by their words, says so. A term of a definition
-    list is main text if the block after it is.
+    A unit is main text if the mean of the odds of its blocks, weighted by their words, says so; a table with a header
+    also if most of the text around it is (`_most_around`). A term of a definition list is main text if the block after
+    it is.
 
     Args:
         page: the blocks of the page.
@@ -94,10 +98,34 @@ def whole(page: Blocks, found: list[Unit], odds: NDArray[np.float64], words: NDA
     for unit in found:
         span = slice(unit.first, unit.last)
         mask[span] = _is_main(odds[span], words[span])
+    weight = words.astype(np.float64) + 1
+    sums = np.zeros((2, len(page) + 1))
+    np.cumsum([weight, weight * mask], axis=1, out=sums[:, 1:])
+    for unit in found:
+        if unit.table is not None and unit.table.named and not mask[unit.first]:
+            mask[unit.first : unit.last] = _most_around(page, unit, sums)
     name = np.append(np.array(page.names, np.int64), -1)[page.element]
     for index in np.flatnonzero(name[:-1] == _DT)[::-1].tolist():
         mask[index] |= mask[index + 1] and name[index + 1] in (_DT, _DD)
     return mask
+
+
+def _most_around(page: Blocks, unit: Unit, sums: NDArray[np.float64]) -> bool:
+    """Returns whether most words beside a dropped unit, in the smallest element that has others, are main text.
+
+    Args:
+        page: the blocks of the page.
+        unit: the unit.
+        sums: words, and words of main text, before each block and in all; shape (2, blocks + 1).
+    """
+    element = unit.element
+    while element >= 0:
+        first, last = page.first[element], page.last[element]
+        if last - first > unit.last - unit.first:
+            total, main = sums[:, last] - sums[:, first] - (sums[:, unit.last] - sums[:, unit.first])
+            return bool(main > _MOST * total)
+        element = int(page.parent[element])
+    return False
 
 
 def _is_main(odds: NDArray[np.float64], words: NDArray[np.float32]) -> bool:

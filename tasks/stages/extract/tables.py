@@ -34,11 +34,13 @@ class Table:
     Attributes:
         rows: rows from top to bottom, each with the texts of its cells; "" for an empty one.
         header: whether the first row names the columns.
+        named: whether it has a caption, or cells that name a row or a column.
         caption: text of its caption, or "".
     """
 
     rows: tuple[tuple[str, ...], ...]
     header: bool
+    named: bool
     caption: str
 
 
@@ -69,7 +71,7 @@ def read_table(markup: str, most_rows: int | None = None) -> Table | None:
     if most_rows is not None and len(cells) > most_rows:
         rows += ((f"({len(cells) - most_rows:,} more rows)",),)
     header = bool(cells[0]) and all(cell.is_header or not cell.text for cell in cells[0])
-    return Table(rows, header or has_head, caption)
+    return Table(rows, header, has_head or bool(caption), caption)
 
 
 def _cells(markup: str) -> tuple[list[list[_Cell]], str, bool]:
