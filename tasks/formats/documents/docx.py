@@ -122,6 +122,8 @@ def _name_headings(styles: Any) -> None:
     """Gives a style that is based on a heading, or has a level of the outline, the name of the heading."""
     found = {}
     for style in styles.iter("{*}style"):
+        kind = style.tag.replace("}style", "}type")
+        style.set(kind, style.get(kind, "paragraph"))  # mammoth requires it, the standard does not
         key = next((value for key, value in style.attrib.items() if key.endswith("}styleId")), "")
         found[key] = {_name(child): child for child in style if isinstance(child.tag, str)}
     levels = {key: _level(key, found) for key in found}
@@ -193,7 +195,7 @@ def _lift_text_boxes(root: Any) -> None:
 
 def _join_drop_caps(root: Any) -> None:
     """Moves a large first letter, which is a paragraph of its own, into the paragraph behind it."""
-    for frame in list(root.iter("{*}framePr")):
+    for frame in reversed(list(root.iter("{*}framePr"))):  # many in a row would be moved many times
         letter = next(frame.iterancestors("{*}p"), None)
         is_cap = any(key.endswith("}dropCap") and value != "none" for key, value in frame.attrib.items())
         if letter is None or not is_cap or (following := letter.getnext()) is None or _name(following) != "p":

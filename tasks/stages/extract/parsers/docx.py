@@ -115,5 +115,5 @@ def _blocks(html: str) -> "list[Block]":
         return blocks
     number = iter(range(1, len(notes)))
     listed = _BACK.sub("", begin + notes).removeprefix("<ol>")
-    found = whole_page(_NOTE.sub(lambda _: f"<div><p>[{next(number)}] ", listed))
+    found = whole_page(_NOTE.sub(lambda _: f"<p>[{next(number)}] ", listed))
     return [*blocks, *(replace(one, kind="footnote") if one.kind == "paragraph" else one for one in found)]

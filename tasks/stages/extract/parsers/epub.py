@@ -46,7 +46,8 @@ class Epub(Parser):
             package = ZipPackage(data, self.max_members, self.max_unpacked_bytes)
             book = read_book(package)
             for path in book.chapters:
-                blocks += _chapter(package.read(path) or b"")
+                if chapter := package.read(path):
+                    blocks += _chapter(chapter)
         except PackageError as unreadable:
             raise Rejected(f"epub_{unreadable.reason}") from None
         if not blocks:
