@@ -2,8 +2,8 @@
 
 Reads the main document, its notes, styles and lists, and the core properties. Writes a new package of these parts,
 small and without references to others. What mammoth does not know is changed before it reads them: formulas become TeX,
-hidden and deleted text goes, text boxes become paragraphs behind the one that holds them, a drop cap joins its word, and
-a style that is based on a heading is that heading.
+hidden and deleted text goes, text boxes become paragraphs behind the one that holds them, a drop cap joins its word,
+and a style that is based on a heading is that heading.
 """
 
 import io

@@ -80,7 +80,8 @@ def _package_document(package: ZipPackage) -> str:
 
 def _elements(root: Any, name: str) -> Iterator[Any]:
     """Yields the metadata elements of a name; old books have them without a namespace, or in another one."""
-    for metadata in root.iter("{*}metadata"):
+    metadata = next(root.iter("{*}metadata"), None)
+    if metadata is not None:
         yield from metadata.iter("{*}" + name)
 
 
