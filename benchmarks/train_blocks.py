@@ -40,7 +40,7 @@ from benchmarks.unseen_hosts import classifier_of, site_of, texts_by, write_fold
 from tasks.formats.documents.text import hash64
 from tasks.stages.extract.block_features import COLUMNS, CONTEXT, context, features
 from tasks.stages.extract.blocks import SCALE, candidates, default_classifier, parse_trees
-from tasks.stages.extract.html import main_text, show, shown_source
+from tasks.stages.extract.html import main_text, parsed, show
 from tasks.stages.extract.page_blocks import Blocks, read_blocks
 from tasks.stages.extract.page_metadata import read_page_metadata
 
@@ -86,8 +86,7 @@ def silver_texts(html: str) -> list[str]:
 
 def prepared(html: str) -> tuple[HTMLTree, str]:
     """Returns the tree and the title of a page as `read_page` gives them to the extractor."""
-    html, source = shown_source(html, html.encode("utf-8", "surrogatepass"))
-    tree = HTMLTree.parse(html)
+    tree, source = parsed(html)
     title = read_page_metadata(tree).stated_title
     show(tree, source)
     return tree, title

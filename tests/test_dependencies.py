@@ -15,7 +15,9 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 OURS = {"tasks", "operators", "sluice_ui", "sluice_plugin"}
-EXTRAS_OF_STAGES = ("train", "gguf", "render", "kenlm", "ner", "careful", "lm-eval", "kafka", "delta", "iceberg", "ocr")
+EXTRAS_OF_STAGES = (
+    *("train", "gguf", "render", "kenlm", "ner", "careful", "office", "lm-eval", "kafka", "delta", "iceberg", "ocr"),
+)
 BY_NAME = {
     "adlfs": "fsspec loads it for abfs:// addresses",
     "apache-airflow": "brings core and task SDK of one version",

@@ -34,6 +34,7 @@ from tasks.run.recipe import RECIPES, Recipe
 from tasks.stages.extract.config import ExtractConfig, FileSource
 from tasks.stages.extract.files import read_unit
 from tasks.stages.extract.guard import ExtractionGuard
+from tasks.stages.extract.parser import OWN, missing_extra
 from tasks.stages.extract.row import Content
 from tasks.stages.extract.sources import InputUnit
 from tasks.stages.tokens import EncodeConfig
@@ -42,8 +43,11 @@ _KINDS = {
     **dict.fromkeys((".txt", ".text", ".md", ".markdown", ".rst", ".adoc", ".org", ".tex"), "text"),
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl"),
     **dict.fromkeys((".warc", ".wet", ".arc", ".wacz"), "warc"),
+    **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
     ".parquet": "parquet",
     ".pdf": "pdf",
+    ".epub": "epub",
+    ".docx": "docx",
 }
 _CODE = frozenset(
     f".{name}"
@@ -72,8 +76,10 @@ _TOKEN_BYTES = 4
 """Bytes of text per token of a small vocabulary, for estimates."""
 _UNPACKED = 4
 """Bytes of text per byte of a compressed file, for estimates."""
-_PDF = 25
-"""Bytes of a PDF file per byte of its text, for estimates: most are pictures and fonts."""
+_STORED = {"pdf": 25, "epub": 2, "docx": 5, "html": 30}
+"""Bytes of a file per byte of its text, for estimates: most of a PDF file are pictures and fonts, of a page markup."""
+_WITH_PICTURES = 100_000_000
+"""Maximum bytes of a file with text, pictures and fonts."""
 _HELDOUT = 30
 """Held-out documents of a small corpus: with fewer, the loss on them says little."""
 _FEWEST = 10
@@ -168,7 +174,7 @@ class FoundFiles:
     def summary(self) -> str:
         """Returns one line: number of files, size, documents, fields and languages."""
         parts = [f"{self.files:,} {self.suffix} file{'s' if self.files > 1 else ''}, {_size(self.size)}"]
-        if self.kind not in ("text", "pdf"):
+        if self.kind not in ("text", *_STORED):
             parts.append(f"about {_rounded(self.documents)} document{'s' if self.documents > 1 else ''}")
         if self.text_field:
             parts.append(f'texts in "{self.text_field}"' + (f', URLs in "{self.url_field}"' if self.url_field else ""))
@@ -186,7 +192,7 @@ class NewRecipe:
         path: its file.
         recipe: its settings.
         found: what it is about, one line each.
-        unread: numbers of files by suffix that no source reads.
+        unread: numbers of files by suffix that no source reads; the suffix names the extra that would read them.
     """
 
     path: Path
@@ -268,7 +274,7 @@ def look_at(what: str) -> tuple[list[FoundFiles], dict[str, int]]:
         for suffix, members in sorted(by_suffix.items())
         if (kind := _kind(suffix))
     ]
-    unread = {suffix or "no suffix": len(by_suffix[suffix]) for suffix in sorted(by_suffix) if not _kind(suffix)}
+    unread = {_unread(suffix): len(by_suffix[suffix]) for suffix in sorted(by_suffix) if not _kind(suffix)}
     if not groups:
         known = ", ".join(sorted(_KINDS))
         raise InputError(f"{what} has no file to read, but {_counts(unread)}", f"files are known by suffix: {known}")
@@ -292,8 +298,8 @@ def _group(suffix: str, kind: str, files: Sequence[SourceFile], pattern: str) ->
     path = f"{pattern}{ends[0] if len(ends) == 1 else _any_case(suffix)}" if pattern.endswith("*") else pattern
     size = sum(file.bytes for file in files)
     found = partial(FoundFiles, suffix, kind, path, len(files), size)
-    if kind == "pdf":
-        return found(len(files), size // _PDF)
+    if kind in _STORED:
+        return found(len(files), size * _unpacked(suffix) // _STORED[kind])
     if kind == "text":
         texts = [] if suffix.lower() in _CODE else [_head(file) for file in _spread(files)]
         return found(len(files), size * _unpacked(suffix), languages=_languages(texts))
@@ -424,6 +430,8 @@ def _corpus(groups: Sequence[FoundFiles], name: str, unread: Mapping[str, int]) 
 def _source(group: FoundFiles) -> str:
     lines = [f"# {group.summary()}", "[[extract.files]]", f"name = {_toml(group.name)}", f"kind = {_toml(group.kind)}"]
     lines.append(f"path = {_toml(group.path)}")
+    if group.kind in OWN:
+        lines.append(f"max_file_bytes = {_WITH_PICTURES} # with pictures and fonts")
     if group.kind in ("jsonl", "parquet"):
         if not group.text_field:
             lines.append('text_field = "text" # no field has long strings: name the one with the texts')
@@ -517,10 +525,25 @@ def _any_case(suffix: str) -> str:
 
 def _kind(suffix: str) -> str:
     """Returns the kind of a file source for a suffix, "" for none. Only files of rows may be zip files."""
-    stem, last = os.path.splitext(suffix.lower()) if suffix.count(".") > 1 else (suffix.lower(), "")
-    kind = "text" if stem in _CODE else _KINDS.get(stem, "")
+    kind, last = _stated_kind(suffix)
     packed = last in _PACKED and kind != "parquet" and (last != ".zip" or kind == "jsonl")
-    return kind if not last or packed else ""
+    return kind if (not last or packed) and not _missing_extra(kind) else ""
+
+
+def _stated_kind(suffix: str) -> tuple[str, str]:
+    """Returns the kind of the first part of a suffix, "" for none; and its second part."""
+    stem, last = os.path.splitext(suffix.lower()) if suffix.count(".") > 1 else (suffix.lower(), "")
+    return "text" if stem in _CODE else _KINDS.get(stem, ""), last
+
+
+def _missing_extra(kind: str) -> str:
+    return missing_extra(kind) if kind in OWN else ""
+
+
+def _unread(suffix: str) -> str:
+    """Returns what to call files that no source reads."""
+    extra = _missing_extra(_stated_kind(suffix)[0])
+    return f"{suffix} (needs sluice[{extra}])" if extra else suffix or "no suffix"
 
 
 def _plain(word: str) -> str:

@@ -77,7 +77,10 @@ ORIGIN = "kafka"
 WARC = "warc"
 """Kind of files of captures; also that of the sources that are archives."""
 
-KINDS = ("text", "jsonl", "parquet", "metadata", WARC, *FORMATS)
+HTML = "html"
+"""Kind of files of pages."""
+
+KINDS = ("text", HTML, "jsonl", "parquet", "metadata", WARC, *FORMATS)
 """Kinds of files that need no parser."""
 
 
@@ -88,9 +91,10 @@ class FileSource(Config):
     """Name in mixtures and reports, and host in the URLs of its documents."""
 
     kind: str
-    """Content of a file: one text (`text`), one document per row (`jsonl`: JSON lines or arrays; `parquet`), a package
-    description (`metadata`), or WARC records (`warc`); one document per row of a table (`delta`, `iceberg`); or the
-    name of a parser, which reads the file whole: `pdf`, or one of an installed package.
+    """Content of a file: one text (`text`), one page (`html`, read as a capture is), one document per row (`jsonl`:
+    JSON lines or arrays; `parquet`), a package description (`metadata`), or WARC records (`warc`); one document per row
+    of a table (`delta`, `iceberg`); or the name of a parser, which reads the file whole: `pdf`, `epub`, `docx`, or one
+    of an installed package.
 
     WARC files give captured pages; WET files, which are WARC files as well, give texts. ARC files, the format of web
     archives before 2009, and WACZ files, which are zip files with WARC files, are detected by their first bytes.

@@ -19,8 +19,14 @@ from tasks.stages.extract.html import read_page
 from tasks.stages.extract.row import Content, ExtractOptions, Rejected
 
 _PDF = b"%PDF-"
+_EPUB, _DOCX = "application/epub+zip", "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
+_ZIP, _MIMETYPE, _DOCX_MEMBER = b"PK\x03\x04", b"mimetype" + _EPUB.encode(), b"word/document.xml"
+# A directory is at the end of a zip file; that of a document with a thousand pictures is as long.
+_DIRECTORY = 1 << 17
 # Types that servers send for files of unknown type (WHATWG MIME Sniffing Standard, section 7).
-_UNNAMED = frozenset(("missing", "application/octet-stream", "binary/octet-stream", "application/x-pdf"))
+_UNNAMED = frozenset(
+    ("missing", "application/octet-stream", "binary/octet-stream", "application/x-pdf", "application/zip")
+)
 _MAX_LANGUAGE = 35
 # Used if the fetch time is unknown: no directive has expired at this time.
 _NO_TIME = datetime(1, 1, 1, tzinfo=UTC)
@@ -73,8 +79,8 @@ def extract_capture(payload: bytes, headers: BodyHeaders, options: ExtractOption
     data = _body(payload, headers.coding, options.max_payload_bytes)
     stated_type = media_type(headers.content_type)
     kind = stated_type.essence or sniff_media_type(data)
-    if kind in _UNNAMED and data.startswith(_PDF) and "application/pdf" in options.parsers:
-        kind = "application/pdf"
+    if kind in _UNNAMED and (named := _sniff_file(data)) in options.parsers:
+        kind = named
     if parser := options.parsers.get(kind):
         from tasks.stages.extract.parser import parse_body
 
@@ -147,6 +153,18 @@ def refusal(data: bytes, kind: str) -> str:
 def sniff_media_type(data: bytes) -> str:
     """Returns the media type of a body without a Content-Type: "text/html", or "missing" for anything else."""
     return "text/html" if _HTML_START.match(data[:2048]) else "missing"
+
+
+def _sniff_file(data: bytes) -> str:
+    """Returns the media type of a file that a parser of Sluice may read, by its bytes; "" for another."""
+    if data.startswith(_PDF):
+        return "application/pdf"
+    if not data.startswith(_ZIP):
+        return ""
+    # An EPUB begins with a stored member that names its type (EPUB 3.3, section 4.2.6.3).
+    if data.startswith(_MIMETYPE, 30):
+        return _EPUB
+    return _DOCX if _DOCX_MEMBER in data[-_DIRECTORY:] else ""
 
 
 def mime_reason(kind: str) -> str:

@@ -30,13 +30,14 @@ from tasks.formats.documents.text import clean
 from tasks.formats.lakes.table import TableFile
 from tasks.formats.warc.record import payload_digest, quick_digest
 from tasks.formats.warc.wacz import warc_members
+from tasks.formats.web.media_type import XHTML
 from tasks.formats.web.url import MAX_CAPTURED_URL
 from tasks.stages.extract.captures import read_warc
-from tasks.stages.extract.config import ORIGIN, WARC, ArchiveFiles, ExtractConfig, FileSource, MessageFiles
-from tasks.stages.extract.content import extract_metadata, extract_row, extract_text
+from tasks.stages.extract.config import HTML, ORIGIN, WARC, ArchiveFiles, ExtractConfig, FileSource, MessageFiles
+from tasks.stages.extract.content import BodyHeaders, extract_capture, extract_metadata, extract_row, extract_text
 from tasks.stages.extract.parser import parse_body
 from tasks.stages.extract.partitioning import explain_read_errors, open_piece
-from tasks.stages.extract.row import Content, InputRow
+from tasks.stages.extract.row import Content, ExtractOptions, InputRow
 from tasks.stages.extract.sources import PARQUET_KINDS, CrawledFile, InputUnit
 
 _ROWS_AT_ONCE = 16
@@ -102,7 +103,9 @@ def _whole_file(unit: InputUnit, config: ExtractConfig, quick: bool) -> Iterator
         yield InputRow(url, source.name, refused="too_large")
         return
     to_content: Callable[[bytes, str], Content]
-    if source.kind in _OF_FILE:
+    if source.kind == HTML:
+        to_content = partial(_page, options=config.options())
+    elif source.kind in _OF_FILE:
         to_content = _OF_FILE[source.kind]
     else:
         to_content = partial(parse_body, source.kind, json.dumps(config.parsers[source.kind]), form=config.text)
@@ -113,6 +116,12 @@ def _whole_file(unit: InputUnit, config: ExtractConfig, quick: bool) -> Iterator
         size=len(data),
         payload_digest=_digest(data, quick),
     )
+
+
+def _page(data: bytes, name: str, options: ExtractOptions) -> Content:
+    """Returns the content of a saved page; its suffix says whether it is XHTML."""
+    is_xhtml = name.lower().endswith((".xhtml", ".xht"))
+    return extract_capture(data, BodyHeaders("", (XHTML if is_xhtml else "text/html",)), options)
 
 
 class _CompressionError(Exception):

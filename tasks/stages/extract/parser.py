@@ -5,6 +5,7 @@
 settings. Bodies are parsed in the child process of `guard`, which is killed if it exceeds its limits.
 """
 
+import importlib.util
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -17,12 +18,17 @@ from typing import Any, ClassVar
 from tasks.core import extensions
 from tasks.core.child_process import limit_cpu
 from tasks.core.config import Config, Problems
+from tasks.core.errors import InputError
 from tasks.formats.documents.structure import Form
 from tasks.stages.extract.row import Content, Rejected
 
 __all__ = ["Content", "Parser", "Rejected"]
 
-OWN = {"pdf": "tasks.stages.extract.pdf"}
+OWN = {
+    "docx": "tasks.stages.extract.parsers.docx",
+    "epub": "tasks.stages.extract.parsers.epub",
+    "pdf": "tasks.stages.extract.parsers.pdf",
+}
 """Modules of Sluice's own parsers."""
 
 _REASON = re.compile(r"[a-z][a-z0-9_]{0,63}")
@@ -42,6 +48,9 @@ class Parser(Config):
     library: ClassVar[str] = ""
     """For parsers of Sluice: the package that determines the text; its version is part of the fingerprint."""
 
+    extra: ClassVar[str] = ""
+    """For parsers of Sluice: the extra of Sluice that installs the library; "" if Sluice always does."""
+
     revision: ClassVar[int] = 1
     """For parsers of Sluice: increased when the text of the same body changes. Part of the fingerprint from 2 on."""
 
@@ -56,7 +65,8 @@ class Parser(Config):
 
     def check_installed(self) -> None:
         """Raises InputError if a package that the settings need is not installed."""
-        return
+        if self.extra and importlib.util.find_spec(self.library) is None:
+            raise InputError(f"the recipe has a parser that needs {self.library}", _install(self.extra))
 
     @property
     def needed_modules(self) -> tuple[str, ...]:
@@ -104,11 +114,29 @@ def parser_names() -> list[str]:
 
 def find_parser(name: str, settings: Mapping[str, Any]) -> Parser:
     """Returns the parser `name` with `settings`; raises Problems with all errors in them."""
+    kind, package = _kind(name)
+    if extra := missing_extra(name):
+        raise Problems([f'the parser "{name}" needs {kind.library}: {_install(extra)}'])
+    return extensions.configure(kind, name, settings, package or kind.libraries(settings))
+
+
+def _kind(name: str) -> tuple[type[Parser], str]:
+    """Returns the class of a parser, and the package that provides it; "" for a parser of Sluice."""
     module, package = extensions.module_of(extensions.PARSERS, "parser", name, OWN)
     for member in vars(module).values():
         if isinstance(member, type) and issubclass(member, Parser) and member.__module__ == module.__name__:
-            return extensions.configure(member, name, settings, package or member.libraries(settings))
+            return member, package
     raise Problems([f'the module of the parser "{name}" of {package} defines no Parser'])
+
+
+def missing_extra(name: str) -> str:
+    """Returns the extra of Sluice without which a parser cannot be used; "" if it can."""
+    kind, _ = _kind(name)
+    return kind.extra if kind.extra and importlib.util.find_spec(kind.library) is None else ""
+
+
+def _install(extra: str) -> str:
+    return f"install it wherever Sluice runs (pip install 'sluice[{extra}]')"
 
 
 def package_of(name: str) -> str:

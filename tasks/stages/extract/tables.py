@@ -1,8 +1,8 @@
 """Tables of a page: which of them hold data, and their rows.
 
 Reads the markup of a `table` element as the parser serializes it: every element is closed, every attribute is quoted.
-Authors use tables for data and, on old pages, to arrange a page. A table holds data if its rows or columns are named or its
-cells are short, with two rows and two columns, and without a table, a main heading, a form or mostly links inside.
+Authors use tables for data and, on old pages, to arrange a page. A table of two rows and two columns holds data if they
+are named or the cells are short, unless it has a table, a main heading, a form or mostly links inside.
 
 Cells are placed as browsers place them (HTML Living Standard, section 4.9.12, "forming a table"), without its errors. A
 cell that spans several rows is repeated in each of them, so that every row is complete; the other columns of a cell

@@ -68,7 +68,7 @@ def handbook(folder: Path) -> Path:
         (folder / f"module_{number}.py").write_text(module(number))
     rows = [{"id": number, "body": article(10 + number), "link": f"https://a.example/{number}"} for number in range(6)]
     (folder / "articles.jsonl.gz").write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
-    (folder / "page.html").write_text("<p>not read</p>")
+    (folder / "cover.png").write_bytes(b"not read")
     (folder / "README").write_text("not read")
     return folder
 
@@ -94,9 +94,22 @@ def test_each_suffix_of_a_folder_becomes_a_source_and_other_files_are_listed(tmp
     found = {source.name: source for source in made.recipe.of(ExtractConfig).files}
     assert {name: source.kind for name, source in found.items()} == {"md": "text", "py": "text", "jsonl-gz": "jsonl"}
     assert (found["jsonl-gz"].text_field, found["jsonl-gz"].url_field) == ("body", "link")
-    assert made.unread == {"no suffix": 1, ".html": 1}
-    assert "# Not read: 1 no suffix, 1 .html." in made.path.read_text()
+    assert made.unread == {"no suffix": 1, ".png": 1}
+    assert "# Not read: 1 no suffix, 1 .png." in made.path.read_text()
     assert any(line.startswith("6 .md files, 7") and "languages en 100%" in line for line in made.found)
+
+
+def test_books_documents_and_saved_pages_become_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, size in (("a.epub", 9_000_000), ("b.docx", 60_000), ("c.htm", 9_000)):
+        (tmp_path / name).write_bytes(bytes(size))
+    monkeypatch.setattr("tasks.run.new_recipe.missing_extra", lambda kind: "office" if kind == "docx" else "")
+    made = new_recipe(str(tmp_path), "library")
+    found = {source.name: source for source in made.recipe.of(ExtractConfig).files}
+    assert {name: (one.kind, one.max_file_bytes) for name, one in found.items()} == {
+        "epub": ("epub", 100_000_000),
+        "htm": ("html", 4_000_000),
+    }
+    assert made.unread == {".docx (needs sluice[office])": 1}
 
 
 def test_markup_gets_a_limit_that_its_tables_and_listings_pass(tmp_path: Path) -> None:
@@ -244,8 +257,8 @@ def test_errors_name_the_cause_and_the_remedy_and_leave_no_file(tmp_path: Path, 
     with pytest.raises(InputError, match=r"there is no .*nowhere"):
         new_recipe(str(tmp_path / "nowhere"))
     (tmp_path / "pages").mkdir()
-    (tmp_path / "pages" / "a.html").write_text("<p>")
-    with pytest.raises(InputError, match=r"has no file to read, but 1 \.html"):
+    (tmp_path / "pages" / "a.png").write_text("<p>")
+    with pytest.raises(InputError, match=r"has no file to read, but 1 \.png"):
         new_recipe(str(tmp_path / "pages"))
     (tmp_path / "notes.txt").write_text("words")
     with pytest.raises(RecipeError, match="lower-case letters"):

@@ -26,6 +26,7 @@ from tasks.stages.extract.sources import InputUnit, find_files, select_files
 from tests.conftest import run_stage_in
 from tests.s3_server import S3Server
 from tests.tasks.stages.extract.conftest import record
+from tests.tasks.stages.extract.test_stage import documents
 
 CONFIG = ExtractConfig()
 
@@ -55,6 +56,25 @@ def test_files_are_found_in_name_order_without_the_excluded(tmp_path: Path) -> N
     put(tmp_path, b__z=1, a=1, b__test__t=1, b__a_pb2=1)
     found = find_files(source(tmp_path, exclude=("**/test/*", "*_pb2")))
     assert [file.name for file in found] == ["a", "b/z"]
+
+
+def test_saved_pages_are_read_as_captures_are(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    text = "The ship went to sea with a crew of nine, and none of them had seen the ice before that winter. " * 4
+    page = f"<html lang=en><title>Ice</title>{{}}<body><nav><a href=/>Home</a></nav><article><p>{text}</p></article>"
+    (tmp_path / "in" / "a.html").write_text(page.format("<link rel=license href=https://l.example/>"))
+    (tmp_path / "in" / "b.htm").write_text(page.format("<meta name=robots content=noindex>"))
+    xhtml = f'<html xmlns="http://www.w3.org/1999/xhtml"><head><title/></head><body><p>{text}</p></body></html>'
+    (tmp_path / "in" / "c.xhtml").write_text(xhtml)
+    made = extracted(tmp_path, source(tmp_path / "in", kind="html"))
+    found = {row["url"]: row for row in documents(made)}
+    assert {url: row["text"] for url, row in found.items()} == {
+        "file://src/a.html": text.strip(),
+        "file://src/c.xhtml": text.strip(),
+    }
+    first = found["file://src/a.html"]
+    assert (first["title"], first["language_hint"], first["licence"]) == ("Ice", "en", "https://l.example/")
+    assert made.record.rejected == {"noindex": 1}
 
 
 def test_a_glob_that_excludes_no_file_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
