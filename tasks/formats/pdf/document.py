@@ -25,6 +25,8 @@ _DIVIDED_WORD = re.compile(r"([^\W\d_]+(?:-[^\W\d_]+)*)-$")
 _FIRST_WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 _FLOAT_KINDS = frozenset(("caption", "table", "footnote", "turned"))
 _MOST_FLOATS = 60
+_MONO_DOCUMENT, _LISTING_MONO = 0.85, 0.75
+"""Minimum share of monospaced characters of a document without listings, and of a segment of a listing."""
 _LINE_KINDS = frozenset(("table", "code", "contents"))
 _TERMINAL = (".", "!", "?", ":", ";", "\u201d", '"', ")")
 # After these prefixes a hyphen is kept if the document gives no evidence: "self-" + "attention" is a compound.
@@ -151,19 +153,23 @@ def _blocks(pages: Sequence[_Page]) -> list[PdfBlock]:
 
 
 def _body_style(pages: Sequence[Sequence[Segment]]) -> BodyStyle:
-    """Returns font size, weight and pitch of most characters."""
-    sizes: Counter[float] = Counter()
-    weights: Counter[int] = Counter()
-    mono = 0.0
+    """Returns font size and weight of most characters, without those of listings unless nearly all are monospaced."""
+    mono = total = 0.0
     for page in pages:
         for segment in page:
-            sizes[segment.size] += len(segment.text)
-            weights[segment.weight] += len(segment.text)
+            total += len(segment.text)
             mono += segment.mono * len(segment.text)
-    half = sizes.total() / 2
+    is_mono = mono > _MONO_DOCUMENT * total
+    sizes: Counter[float] = Counter()
+    weights: Counter[int] = Counter()
+    for page in pages:
+        for segment in page:
+            if is_mono or segment.mono < _LISTING_MONO:
+                sizes[segment.size] += len(segment.text)
+                weights[segment.weight] += len(segment.text)
     size = max(sizes, key=lambda size: (sizes[size], size), default=10.0)
     weight = max(weights, key=lambda weight: (weights[weight], weight), default=0)
-    return BodyStyle(size, weight, mono=mono > half)
+    return BodyStyle(size, weight, mono=is_mono)
 
 
 def _title(file_title: str, blocks: Sequence[PdfBlock]) -> str:
