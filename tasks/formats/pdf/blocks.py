@@ -15,6 +15,7 @@ from statistics import median
 
 from tasks.formats.documents.layout import Box
 from tasks.formats.pdf.characters import NAMED
+from tasks.formats.pdf.formulas import MIN_LINES, displayed, is_formula, is_fragment, is_matrix, is_numbered
 from tasks.formats.pdf.lines import Line
 
 _LISTING_MONO = 0.75
@@ -31,18 +32,15 @@ _SEPARATOR = " | "
 
 KINDS = ("paragraph", "heading", "item", "caption", "footnote", "formula", "table", "code", "contents", "turned")
 
-_BULLET = re.compile(r"[•◦▪‣∙●○■]\s?|[–—*-]\s|\(?[0-9]{1,3}[.)]\s|\[[0-9]{1,3}\]\s|\([a-z]\)\s")
+_BULLET = re.compile(
+    r"[•◦▪‣∙●○■]\s?|[–—*-]\s|\(?[0-9]{1,3}[.)]\s|\[[0-9]{1,3}\]\s|\([a-z]\)\s|\(?[ivx]{1,4}[.)]\s"
+)
 _CAPTION = re.compile(
     r"(?:Figure|Fig\.|Table|Tab\.|Abbildung|Abb\.|Tabelle|Algorithm)\s*[0-9A-Z]{1,3}(?:[.:]|\s+[^\sa-z])"
 )
 _NOTE = re.compile(r"(?:[0-9]{1,3}|[*†‡§¶∗])\s?[^\W\d_]")
 _NUMBERED = re.compile(r"(?:[0-9]{1,2}(?:\.[0-9]{1,2}){0,3}\.?|[A-Z]\.|[IVX]{1,5}\.)\s+[^\W\d_]")
-_MATH = re.compile(r"[∀-⋿=+±×÷∑∏∫√∞≈≠≤≥α-ωΑ-Ω]")
 _DIVIDED = re.compile(r"[^\W\d_]-$")
-_WORDS = re.compile(r"[^\W\d_]{3,}")
-_FEW, _LITTLE, _MATHS = 3, 0.4, 0.25
-"""Maximum number of words of a formula, or share of its characters in words; minimum share in math fonts."""
-_MIN_LINES = 4
 _LEADER = re.compile(r"(?:\s?[.·…]){4,}\s?")
 _ENTRY = re.compile(_LEADER.pattern + r"\S{1,8}$")
 """A line of a table of contents: dots from its title to a page number."""
@@ -52,6 +50,9 @@ _SLIGHTLY, _APART, _FAR = 1.12, 1.25, 1.8
 """Minimum distance of lines at which a new paragraph begins, relative to the line distance of the paragraph: after the
 end of a sentence, anywhere, and in text with formulas."""
 _TAGGED, _TAG_CHARS = 2.0, 24
+_EARLY, _EARLY_CAPITAL = 0.3, 0.15
+"""Minimum room at the end of a line that ends a paragraph with its sentence, as a share of the width of the region:
+before any line, and before one that begins with a capital letter."""
 _BOLD_WEIGHT, _BOLDER = 600, 1.3
 END = "\n"
 """Prefix of a line that begins after a hard line break: its first word would have fitted on the previous line."""
@@ -108,17 +109,17 @@ def blocks(lines: Sequence[Line], page: int, height: float, body: BodyStyle) -> 
 
 def _text_blocks(lines: Sequence[Line], page: int, height: float, body: BodyStyle) -> Iterator[PdfBlock]:
     position = 0
-    tables = [run for run in _table_runs(lines) if not _is_matrix(lines[slice(*run)])]
+    tables = [run for run in _table_runs(lines) if not is_matrix(lines[slice(*run)])]
     for start, end in [*tables, (len(lines), len(lines))]:
         in_footnote = False
         right = max((line.end for line in lines), default=0.0)
-        for group in _paragraphs(lines[position:start]):
-            kind = _kind_of(group, height, body)
+        for group, is_formula_group in _with_fragments(list(_paragraphs(lines[position:start]))):
+            kind = "formula" if is_formula_group else _kind_of(group, height, body)
             in_footnote = kind == "footnote" or (
                 in_footnote and kind == "paragraph" and group[0].size < 0.93 * body.size
             )
             kind = "footnote" if in_footnote else kind
-            runs_on = len(lines) >= _MIN_LINES and _flows(group[-1], right)
+            runs_on = len(lines) >= MIN_LINES and _flows(group[-1], right)
             yield _block(kind, _texts(group, kind, right), group, page, runs_on=runs_on)
         if end > start:
             rows = lines[start:end]
@@ -190,59 +191,39 @@ def _block(kind: str, texts: Sequence[str], group: Sequence[Line], page: int, *,
     return PdfBlock(kind, tuple(texts), page, box, median(line.size for line in group), runs_on, indented)
 
 
-def _paragraphs(lines: Sequence[Line]) -> Iterator[list[Line]]:
-    """Yields the lines of each paragraph, in order."""
+def _paragraphs(lines: Sequence[Line]) -> Iterator[tuple[list[Line], bool]]:
+    """Yields the lines of each paragraph, in order, and whether they are a formula."""
     if not lines:
         return
     steps = _steps(lines)
     left = median(line.begin for line in lines)
     right = max(line.end for line in lines)
-    displayed = _displayed(lines, left)
+    apart = displayed(lines, left, [_BULLET.match(line.text) is not None for line in lines])
     group = [lines[0]]
     for index, line in enumerate(lines[1:], 1):
-        if displayed[index - 1] or displayed[index]:
-            begins = not (displayed[index - 1] and displayed[index])
+        if apart[index - 1] or apart[index]:
+            begins = not (apart[index - 1] and apart[index])
         else:
             begins = _begins_paragraph(line, group, steps.get(round(line.size), 1.3 * line.size), left, right)
         if begins:
-            yield group
+            yield group, _is_formula_group(group, apart=apart[index - 1])
             group = []
         group.append(line)
-    yield group
+    yield group, _is_formula_group(group, apart=apart[-1])
 
 
-def _displayed(lines: Sequence[Line], left: float) -> list[bool]:
-    """Returns for each line whether it is part of a displayed formula, including limits, numerators and the like.
-
-    Formulas are indented, nearly without words, and in math fonts.
-    """
-    ignores_indent = len(lines) < _MIN_LINES  # too few lines between formulas to tell where lines begin
-    candidates = [
-        (ignores_indent or line.begin > left + 1.5 * line.size)
-        and _is_wordless(line.text)
-        and not _BULLET.match(line.text)
-        for line in lines
-    ]
-    displayed = [is_candidate and line.math > _MATHS for is_candidate, line in zip(candidates, lines, strict=True)]
-    for order in (range(1, len(lines)), range(len(lines) - 2, -1, -1)):
-        step = 1 if order.step > 0 else -1
-        for index in order:
-            gap = lines[index].y0 - lines[index - 1].y1 if step > 0 else lines[index + 1].y0 - lines[index].y1
-            is_part = candidates[index] and not _WORDS.search(lines[index].text) and gap < 0.3 * lines[index].size
-            displayed[index] = displayed[index] or (is_part and displayed[index - step])
-    return displayed
+def _is_formula_group(group: Sequence[Line], *, apart: bool) -> bool:
+    text = " ".join(line.text for line in group)
+    return not _ENTRY.search(text) and is_formula(group, text, apart=apart)
 
 
-def _is_matrix(rows: Sequence[Line]) -> bool:
-    """Returns whether aligned rows are a formula, such as a matrix."""
-    math = sum(line.math * len(line.text) for line in rows) / max(1, sum(len(line.text) for line in rows))
-    return math > _MATHS and all(_is_wordless(line.text) for line in rows)
-
-
-def _is_wordless(text: str) -> bool:
-    """Returns whether a text has few words or few characters in words; formulas contain words such as "log"."""
-    words = _WORDS.findall(text)
-    return len(words) <= _FEW or sum(map(len, words)) < _LITTLE * len(text.replace(" ", ""))
+def _with_fragments(groups: Sequence[tuple[list[Line], bool]]) -> Iterator[tuple[list[Line], bool]]:
+    """Yields the groups, those that are parts of the formula before or after them as formulas."""
+    for index, (group, is_formula_group) in enumerate(groups):
+        beside = [
+            other for at in (index - 1, index + 1) if 0 <= at < len(groups) for other, one in [groups[at]] if one
+        ]
+        yield group, is_formula_group or is_fragment(group, beside)
 
 
 def _steps(lines: Sequence[Line]) -> dict[int, float]:
@@ -268,7 +249,7 @@ def _begins_paragraph(line: Line, group: Sequence[Line], step: float, left: floa
     if (
         not _same_size(last, line)
         or _is_tagged(last)
-        or (line.bold != last.bold and (line.bold or all(other.bold for other in group)))
+        or _changes_weight(line, group, right)
     ):
         return True
     if _is_apart(line, last, step, right):
@@ -286,11 +267,24 @@ def _begins_paragraph(line: Line, group: Sequence[Line], step: float, left: floa
         return True  # the next item of a hanging list
     elif group[0].begin > last.begin + indent / 2 and line.begin > last.begin + indent:
         return True
-    return (
-        last.end < right - 0.3 * (right - left)
-        and last.text.endswith((".", "!", "?", ":", "؟", "۔", "。"))
-        and last.begin <= left + indent
-    )
+    return last.begin <= left + indent and _ends_early(last, line, left, right)
+
+
+def _ends_early(last: Line, line: Line, left: float, right: float) -> bool:
+    """Returns whether a line ends a sentence far from the right margin, with room for the next word."""
+    if not last.text.endswith((".", "!", "?", ":", "؟", "۔", "。")):
+        return False
+    word = (_unbreakable_chars(line.text) + 1) * (line.x1 - line.x0) / max(1, len(line.text))
+    far = _EARLY if line.text[0].islower() else _EARLY_CAPITAL
+    return last.end + word < right - far * (right - left)
+
+
+def _changes_weight(line: Line, group: Sequence[Line], right: float) -> bool:
+    """Returns whether bold text begins or ends with a line, and not within a heading in several fonts."""
+    last = group[-1]
+    if line.bold == last.bold or (last.ends_bold and line.begins_bold and _flows(last, right)):
+        return False
+    return line.bold or all(other.bold for other in group)
 
 
 def _is_tagged(line: Line) -> bool:
@@ -322,8 +316,6 @@ def _kind_of(group: Sequence[Line], height: float, body: BodyStyle) -> str:
     size = median(line.size for line in group)
     if 2 * sum(_ENTRY.search(line.text) is not None for line in group) >= len(group):
         return "contents"
-    if _is_formula(group, text):
-        return "formula"
     if _CAPTION.match(text):
         return "caption"
     if size < 0.93 * body.size and group[0].y0 > height / 2 and _NOTE.match(text):
@@ -344,29 +336,24 @@ def _is_heading(group: Sequence[Line], text: str, size: float, body: BodyStyle) 
     return bold or (len(group) == 1 and len(text) < 80 and _NUMBERED.match(text) is not None and text.isupper())
 
 
-def _is_formula(group: Sequence[Line], text: str) -> bool:
-    """Returns whether a short block consists mostly of symbols and letters of formulas."""
-    if len(text) > 300:
-        return False
-    signs = len(_MATH.findall(text))
-    words = len(_WORDS.findall(text))
-    math = sum(line.math * len(line.text) for line in group) / max(1, sum(len(line.text) for line in group))
-    return words <= _FEW and (math > 0.5 or (math > 0.3 and signs > 0) or (signs >= 2 and signs > 0.08 * len(text)))
-
-
 def _table_runs(lines: Sequence[Line]) -> list[tuple[int, int]]:
     """Returns the ranges of lines (first, end) of a region that are tables."""
     runs = []
     index = 0
     while index < len(lines):
-        end = _table_end(lines, index) if len(lines[index].cells) > 1 else index
-        rows = [line for line in lines[index:end] if len(line.cells) > 1]
+        end = _table_end(lines, index) if _has_cells(lines[index]) else index
+        rows = [line for line in lines[index:end] if _has_cells(line)]
         if len(rows) >= _TABLE_ROWS and _column_gaps(lines[index:end]) and _table_ink(rows) < _TABLE_INK:
             runs.append((index, end))
             index = end
         else:
             index += 1
     return runs
+
+
+def _has_cells(line: Line) -> bool:
+    """Returns whether a line has several cells, apart from the number of a formula."""
+    return len(line.cells) > (2 if is_numbered(line) else 1)
 
 
 def _table_ink(rows: Sequence[Line]) -> float:
@@ -379,7 +366,7 @@ def _table_end(lines: Sequence[Line], start: int) -> int:
     """Returns the end of the lines with several cells, which may include single lines of one cell."""
     end = index = start + 1
     while index < len(lines) and index - end < 2 and lines[index].y0 - lines[index - 1].y1 < 2.5 * lines[index].size:
-        if len(lines[index].cells) > 1:
+        if _has_cells(lines[index]):
             if not _column_gaps(lines[start : index + 1]):
                 break
             end = index + 1
@@ -434,6 +421,8 @@ def _listing_runs(lines: Sequence[Line]) -> list[tuple[int, int]]:
             and (end == index or _gap_above(lines, end) < _LISTING_FARTHEST)
         ):
             end += 1
+        if end - index > 1 and _gap_above(lines, index) < _LISTING_APART <= _gap_above(lines, index + 1):
+            index += 1  # the last line of a paragraph, which ends with a name
         if end - index > 1 or (
             end > index and _gap_above(lines, index) >= _LISTING_APART and _gap_above(lines, end) >= _LISTING_APART
         ):

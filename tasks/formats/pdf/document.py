@@ -138,6 +138,7 @@ def _blocks(pages: Sequence[_Page]) -> list[PdfBlock]:
     for page_segments in body_pages:
         for segment in page_segments:
             segment.bold = segment.weight >= body.heavy
+            segment.begins_bold, segment.ends_bold = (weight >= body.heavy for weight in segment.end_weights)
     result: list[PdfBlock] = []
     for page, upright in zip(pages, body_pages, strict=True):
         for region in regions(upright):
@@ -261,6 +262,9 @@ def _continues_after_formula(before: PdfBlock, after: PdfBlock) -> bool:
     Few texts begin a paragraph after a formula, so it does unless it is indented, regardless of its first letter.
     """
     if after.kind != "paragraph" or after.page - before.page not in (0, 1) or abs(before.size - after.size) > 0.3:
+        return False
+    indent = after.box[0] - before.box[0]
+    if len(after.lines) == 1 < len(before.lines) and before.page == after.page and 0.8 < indent / after.size < 4.0:
         return False
     return not after.indented
 

@@ -69,6 +69,16 @@ class Line:
         return all(cell.bold for cell in self.cells)
 
     @property
+    def begins_bold(self) -> bool:
+        """Whether its first character is bold."""
+        return self.cells[0].begins_bold
+
+    @property
+    def ends_bold(self) -> bool:
+        """Whether its last character is bold."""
+        return self.cells[-1].ends_bold
+
+    @property
     def math(self) -> float:
         """Share of its characters in math fonts."""
         return self._share([cell.math for cell in self.cells])
@@ -178,4 +188,7 @@ def _join_segments(left: Segment, right: Segment, gap: float, *, from_right: boo
         left.bold and right.bold,
         (left.math * len(left.text) + right.math * len(right.text)) / max(1, count),
         (left.mono * len(left.text) + right.mono * len(right.text)) / max(1, count),
+        (first.end_weights[0], second.end_weights[1]),
+        first.begins_bold,
+        second.ends_bold,
     )

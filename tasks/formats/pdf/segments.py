@@ -72,6 +72,11 @@ class Segment:
     """Share of characters in a math font."""
     mono: float = 0.0
     """Share of characters in a monospaced font."""
+    end_weights: tuple[int, int] = (0, 0)
+    """Weights of the first and the last character."""
+    begins_bold: bool = False
+    ends_bold: bool = False
+    """Whether the first and the last character are bold; set with `bold`."""
 
     @property
     def middle(self) -> float:
@@ -236,6 +241,7 @@ def _build(builder: _SegmentBuilder) -> Segment:
         _common_weight(weights),
         math=math / count,
         mono=mono / count,
+        end_weights=(builder.faces[0].weight, builder.faces[-1].weight),
     )
 
 
