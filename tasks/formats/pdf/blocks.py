@@ -8,7 +8,8 @@ indents; a document that is entirely monospaced has no listings.
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -54,6 +55,8 @@ _EARLY, _EARLY_CAPITAL = 0.3, 0.15
 """Minimum room at the end of a line that ends a paragraph with its sentence, as a share of the width of the region:
 before any line, and before one that begins with a capital letter."""
 _BOLD_WEIGHT, _BOLDER = 600, 1.3
+_SHARED_END, _SAME_END, _SAME_STEP = 3, 0.6, 0.03
+"""Minimum number of lines that end together at the right edge, within so many points, and equality of line distances."""
 END = "\n"
 """Prefix of a line that begins after a hard line break: its first word would have fitted on the previous line."""
 
@@ -78,16 +81,29 @@ class PdfBlock:
 
 @dataclass(frozen=True)
 class BodyStyle:
-    """Style of most characters of a document: font size, weight, and whether the font is monospaced."""
+    """Style of most characters of a document: font size, weight, whether the font is monospaced, line distance."""
 
     size: float = 10.0
     weight: int = 0
     mono: bool = False
+    step: float = 0.0
+    """Most frequent distance of its lines in points."""
 
     @property
     def heavy(self) -> float:
         """The minimum weight that counts as bold; infinite if the body font is bold by name."""
         return min(max(_BOLD_WEIGHT, _BOLDER * self.weight), NAMED) if self.weight < NAMED else math.inf
+
+
+def step_of(regions: Iterable[Sequence[Line]], size: float) -> float:
+    """Returns the most frequent distance in points of lines of this font size, to a tenth; 0 for none."""
+    counts: Counter[float] = Counter()
+    for lines in regions:
+        for before, after in pairwise(lines):
+            step = after.y1 - before.y1
+            if abs(before.size - size) < 0.3 > abs(after.size - size) and 0.9 * size < step < 2.5 * size:
+                counts[round(step, 1)] += 1
+    return max(counts, key=lambda step: (counts[step], -step), default=0.0)
 
 
 def blocks(lines: Sequence[Line], page: int, height: float, body: BodyStyle) -> Iterator[PdfBlock]:
@@ -112,8 +128,8 @@ def _text_blocks(lines: Sequence[Line], page: int, height: float, body: BodyStyl
     tables = [run for run in _table_runs(lines) if not is_matrix(lines[slice(*run)])]
     for start, end in [*tables, (len(lines), len(lines))]:
         in_footnote = False
-        right = max((line.end for line in lines), default=0.0)
-        for group, is_formula_group in _with_fragments(list(_paragraphs(lines[position:start]))):
+        right = _right_edge(lines)
+        for group, is_formula_group in _with_fragments(list(_paragraphs(lines[position:start], body))):
             kind = "formula" if is_formula_group else _kind_of(group, height, body)
             in_footnote = kind == "footnote" or (
                 in_footnote and kind == "paragraph" and group[0].size < 0.93 * body.size
@@ -191,13 +207,13 @@ def _block(kind: str, texts: Sequence[str], group: Sequence[Line], page: int, *,
     return PdfBlock(kind, tuple(texts), page, box, median(line.size for line in group), runs_on, indented)
 
 
-def _paragraphs(lines: Sequence[Line]) -> Iterator[tuple[list[Line], bool]]:
+def _paragraphs(lines: Sequence[Line], body: BodyStyle) -> Iterator[tuple[list[Line], bool]]:
     """Yields the lines of each paragraph, in order, and whether they are a formula."""
     if not lines:
         return
-    steps = _steps(lines)
+    steps = _steps(lines, body)
     left = median(line.begin for line in lines)
-    right = max(line.end for line in lines)
+    right = _right_edge(lines)
     apart = displayed(lines, left, [_BULLET.match(line.text) is not None for line in lines])
     group = [lines[0]]
     for index, line in enumerate(lines[1:], 1):
@@ -214,7 +230,9 @@ def _paragraphs(lines: Sequence[Line]) -> Iterator[tuple[list[Line], bool]]:
 
 def _is_formula_group(group: Sequence[Line], *, apart: bool) -> bool:
     text = " ".join(line.text for line in group)
-    return not _ENTRY.search(text) and is_formula(group, text, apart=apart)
+    if _ENTRY.search(text) or (_BULLET.match(text) and not apart):
+        return False
+    return is_formula(group, text, apart=apart)
 
 
 def _with_fragments(groups: Sequence[tuple[list[Line], bool]]) -> Iterator[tuple[list[Line], bool]]:
@@ -226,17 +244,32 @@ def _with_fragments(groups: Sequence[tuple[list[Line], bool]]) -> Iterator[tuple
         yield group, is_formula_group or is_fragment(group, beside)
 
 
-def _steps(lines: Sequence[Line]) -> dict[int, float]:
+def _steps(lines: Sequence[Line], body: BodyStyle) -> dict[int, float]:
     """Returns the line distance within paragraphs by font size.
 
-    It is the lower quartile of all distances, because on some pages most lines begin a paragraph.
+    It is that of the document if any two lines have it, else the lower quartile of all distances, because on some pages
+    most lines begin a paragraph.
     """
     steps: dict[int, list[float]] = {}
     for before, after in pairwise(lines):
         step = after.y1 - before.y1
         if _same_size(before, after) and 0.9 * after.size < step < 2.5 * after.size:
             steps.setdefault(round(after.size), []).append(step)
-    return {size: sorted(distances)[len(distances) // 4] for size, distances in steps.items()}
+    found = {size: sorted(distances)[len(distances) // 4] for size, distances in steps.items()}
+    size = round(body.size)
+    if any(abs(distance - body.step) < _SAME_STEP * body.step for distance in steps.get(size, ())):
+        found[size] = min(found[size], body.step)
+    return found
+
+
+def _right_edge(lines: Sequence[Line]) -> float:
+    """Returns where full lines end: the farthest end that several lines share, because names stick out, else any."""
+    ends = sorted((line.end for line in lines), reverse=True)
+    shared = max(_SHARED_END, len(ends) // 7)
+    for index, end in enumerate(ends[: len(ends) - shared + 1]):
+        if end - ends[index + shared - 1] < _SAME_END:
+            return end
+    return ends[0] if ends else 0.0
 
 
 def _same_size(before: Line, after: Line) -> bool:
@@ -256,9 +289,12 @@ def _begins_paragraph(line: Line, group: Sequence[Line], step: float, left: floa
         return True
     if _ENTRY.search(last.text) or _ENTRY.search(line.text):
         return not (_ENTRY.search(group[0].text) or len(group) == 1)
-    if _BULLET.match(line.text) and not (_flows(last, right) and abs(line.begin - last.begin) < 0.1 * line.size):
-        return True
     indent = 0.8 * line.size
+    if _BULLET.match(line.text):
+        first_indent = last.begin - line.begin if len(group) == 1 else 0.0
+        begins_below = abs(line.begin - last.begin) < 0.1 * line.size or indent < first_indent < 4 * indent
+        if not (_flows(last, right) and begins_below):
+            return True
     if len(group) == 1 or abs(group[0].begin - last.begin) < indent / 2:
         # No indent so far: an indented line begins a paragraph, unless it is part of a hanging indent.
         if indent < line.begin - last.begin < 6 * indent and not (len(group) == 1 and _BULLET.match(last.text)):

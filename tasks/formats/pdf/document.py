@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from tasks.formats.documents.layout import LayoutSpan, PageScore
 from tasks.formats.documents.text import clean
-from tasks.formats.pdf.blocks import END, BodyStyle, PdfBlock, blocks
+from tasks.formats.pdf.blocks import END, BodyStyle, PdfBlock, blocks, step_of
 from tasks.formats.pdf.characters import RawPage, displayed
 from tasks.formats.pdf.columns import regions
 from tasks.formats.pdf.health import NEEDS_OCR, health
@@ -140,9 +140,11 @@ def _blocks(pages: Sequence[_Page]) -> list[PdfBlock]:
             segment.bold = segment.weight >= body.heavy
             segment.begins_bold, segment.ends_bold = (weight >= body.heavy for weight in segment.end_weights)
     result: list[PdfBlock] = []
-    for page, upright in zip(pages, body_pages, strict=True):
-        for region in regions(upright):
-            result += blocks(lines(region), page.number, page.height, body)
+    of_pages = [[lines(region) for region in regions(upright)] for upright in body_pages]
+    body = replace(body, step=step_of((region for of_page in of_pages for region in of_page), body.size))
+    for page, of_page in zip(pages, of_pages, strict=True):
+        for region in of_page:
+            result += blocks(region, page.number, page.height, body)
         result += (
             PdfBlock(
                 "turned", (segment.text,), page.number, (segment.x0, segment.y0, segment.x1, segment.y1), segment.size
@@ -238,7 +240,7 @@ def _chains(blocks: Sequence[PdfBlock]) -> Iterator[list[PdfBlock]]:
                 chain += waiting[index : after + 1]
                 index = after + 1
                 continue
-            ahead = index
+            ahead = _after_figure(waiting, index, chain[-1])
             while ahead < len(waiting) and _floats(waiting[ahead], chain[-1]) and ahead - index < _MOST_FLOATS:
                 ahead += 1
             if ahead >= len(waiting) or not _continues(chain[-1], waiting[ahead]):
@@ -249,6 +251,22 @@ def _chains(blocks: Sequence[PdfBlock]) -> Iterator[list[PdfBlock]]:
         yield chain
         yield from ([block] for block in floats)
         floats = []
+
+
+def _after_figure(waiting: Sequence[PdfBlock], index: int, before: PdfBlock) -> int:
+    """Returns the index after the figure or table at the top of the next page or column, if one follows there.
+
+    Its caption tells which blocks belong to it; text that goes on after it begins with a small letter.
+    """
+    if not before.runs_on or waiting[index : index + 1] == [] or before.lines[-1].endswith(_TERMINAL):
+        return index
+    top = waiting[index]
+    for at in range(index, min(len(waiting) - 1, index + _MOST_FLOATS)):
+        if waiting[at].page != top.page or _continues(before, waiting[at]) or waiting[at].kind == "heading":
+            return index
+        if waiting[at].kind == "caption":
+            return at if waiting[at + 1].page == top.page and waiting[at + 1].lines[0][:1].islower() else index
+    return index
 
 
 def _floats(block: PdfBlock, before: PdfBlock) -> bool:

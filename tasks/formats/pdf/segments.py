@@ -46,6 +46,8 @@ _INK = 0.2
 SMALL = 0.85
 """Maximum size of exponents and indices, relative to their base."""
 _MOSTLY = 0.95
+_PLAIN = 0.1
+"""Minimum share of characters in other than monospaced fonts whose size is that of the segment."""
 
 _RUBY_SIZE = 0.62
 _RUBY_FARTHEST = 1.4
@@ -223,12 +225,14 @@ def _build(builder: _SegmentBuilder) -> Segment:
     sizes: Counter[float] = Counter()
     weights: Counter[int] = Counter()
     math = mono = 0
+    count = len(builder.faces)
+    plain = sum(counts[name] for name, face in faces.items() if not face.mono)
     for name, face in faces.items():
-        sizes[round(face.size, 1)] += counts[name]
+        if not face.mono or plain < _PLAIN * count:  # names in text may be set in a smaller monospaced font
+            sizes[round(face.size, 1)] += counts[name]
         weights[face.weight] += counts[name]
         math += face.math * counts[name]
         mono += face.mono * counts[name]
-    count = len(builder.faces)
     size = max(sizes, key=lambda size: (sizes[size], size))
     text = "".join(builder.parts).strip()
     return Segment(
