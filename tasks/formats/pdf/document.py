@@ -262,7 +262,7 @@ def _after_figure(waiting: Sequence[PdfBlock], index: int, before: PdfBlock) -> 
         return index
     top = waiting[index]
     for at in range(index, min(len(waiting) - 1, index + _MOST_FLOATS)):
-        if waiting[at].page != top.page or _continues(before, waiting[at]) or waiting[at].kind == "heading":
+        if waiting[at].page != top.page or waiting[at].lines[0][:1].islower() > (at > index):
             return index
         if waiting[at].kind == "caption":
             return at if waiting[at + 1].page == top.page and waiting[at + 1].lines[0][:1].islower() else index
