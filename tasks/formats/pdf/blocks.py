@@ -1,23 +1,24 @@
 """Blocks of a region: paragraphs, headings, list items, captions, footnotes, formulas, tables, listings and contents.
 
-Pure functions over the lines of a region. Tables are runs of lines with aligned cells: at least three lines of two or
-more cells, with a strip between the cells that no line enters. They are detected by alignment only, because rulings are
-drawn in too many ways. Listings, such as source code, are lines in a monospaced font and keep their line ends and
-indents; a document that is entirely monospaced has no listings.
+Pure functions over the lines of a region, in which ruled tables already are lines of their own (`rulings`). Tables
+without rulings are found by the alignment of their cells (`tables`). Listings, such as source code, are lines in a
+monospaced font and keep their line ends and indents; a document that is entirely monospaced has no listings.
 """
 
 import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
 from tasks.formats.documents.layout import Box
 from tasks.formats.pdf.characters import NAMED
-from tasks.formats.pdf.formulas import MIN_LINES, displayed, is_formula, is_fragment, is_matrix, is_numbered
+from tasks.formats.pdf.formulas import MIN_LINES, displayed, is_formula, is_fragment
 from tasks.formats.pdf.lines import Line
+from tasks.formats.pdf.segments import Table
+from tasks.formats.pdf.tables import table_of, table_runs
 
 _LISTING_MONO = 0.75
 _LISTING_APART = 0.35
@@ -26,16 +27,9 @@ _LISTING_BLANK = 0.7
 _LISTING_FARTHEST = 3.0
 _LISTING_COLUMNS = 200
 
-_TABLE_ROWS = 3
-_TABLE_STRIP = 0.8
-_TABLE_INK = 0.8
-_SEPARATOR = " | "
-
 KINDS = ("paragraph", "heading", "item", "caption", "footnote", "formula", "table", "code", "contents", "turned")
 
-_BULLET = re.compile(
-    r"[•◦▪‣∙●○■]\s?|[–—*-]\s|\(?[0-9]{1,3}[.)]\s|\[[0-9]{1,3}\]\s|\([a-z]\)\s|\(?[ivx]{1,4}[.)]\s"
-)
+_BULLET = re.compile(r"[•◦▪‣∙●○■]\s?|[–—*-]\s|\(?[0-9]{1,3}[.)]\s|\[[0-9]{1,3}\]\s|\([a-z]\)\s|\(?[ivx]{1,4}[.)]\s")
 _CAPTION = re.compile(
     r"(?:Figure|Fig\.|Table|Tab\.|Abbildung|Abb\.|Tabelle|Algorithm)\s*[0-9A-Z]{1,3}(?:[.:]|\s+[^\sa-z])"
 )
@@ -56,7 +50,7 @@ _EARLY, _EARLY_CAPITAL = 0.3, 0.15
 before any line, and before one that begins with a capital letter."""
 _BOLD_WEIGHT, _BOLDER = 600, 1.3
 _SHARED_END, _SAME_END, _SAME_STEP = 3, 0.6, 0.03
-"""Minimum number of lines that end together at the right edge, within so many points, and equality of line distances."""
+"""Minimum number of lines that end together at the right edge, within so many points; equality of line distances."""
 END = "\n"
 """Prefix of a line that begins after a hard line break: its first word would have fitted on the previous line."""
 
@@ -77,6 +71,12 @@ class PdfBlock:
     """Whether its last line is full and ends in the middle of a sentence."""
     indented: bool = False
     """Whether its first line is indented relative to the others."""
+    rows: tuple[tuple[str, ...], ...] = ()
+    """Rows of a table, each with a text per column; a text over several cells is in the first of them."""
+    header_rows: int = 0
+    """Number of rows that are the head of a table; 0 if unknown."""
+    level: int = 0
+    """Level of a heading, 1 to 6 by font size within the document; 0 for other blocks."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,17 @@ def blocks(lines: Sequence[Line], page: int, height: float, body: BodyStyle) -> 
         body: style of the document's body text.
     """
     position = 0
+    for index, line in enumerate(lines):
+        for cell in line.cells:
+            if cell.table is not None:
+                yield from _unruled_blocks(lines[position:index], page, height, body)
+                yield _table_block(cell.table, [Line([cell])], page)
+                position = index + 1
+    yield from _unruled_blocks(lines[position:], page, height, body)
+
+
+def _unruled_blocks(lines: Sequence[Line], page: int, height: float, body: BodyStyle) -> Iterator[PdfBlock]:
+    position = 0
     for start, end in [*([] if body.mono else _listing_runs(lines)), (len(lines), len(lines))]:
         yield from _text_blocks(lines[position:start], page, height, body)
         if end > start:
@@ -123,10 +134,13 @@ def blocks(lines: Sequence[Line], page: int, height: float, body: BodyStyle) -> 
         position = end
 
 
+def _table_block(table: Table, lines: Sequence[Line], page: int) -> PdfBlock:
+    return replace(_block("table", table.lines, lines, page), rows=table.rows, header_rows=table.header_rows)
+
+
 def _text_blocks(lines: Sequence[Line], page: int, height: float, body: BodyStyle) -> Iterator[PdfBlock]:
     position = 0
-    tables = [run for run in _table_runs(lines) if not is_matrix(lines[slice(*run)])]
-    for start, end in [*tables, (len(lines), len(lines))]:
+    for start, end in [*table_runs(lines), (len(lines), len(lines))]:
         in_footnote = False
         right = _right_edge(lines)
         for group, is_formula_group in _with_fragments(list(_paragraphs(lines[position:start], body))):
@@ -138,8 +152,7 @@ def _text_blocks(lines: Sequence[Line], page: int, height: float, body: BodyStyl
             runs_on = len(lines) >= MIN_LINES and _flows(group[-1], right)
             yield _block(kind, _texts(group, kind, right), group, page, runs_on=runs_on)
         if end > start:
-            rows = lines[start:end]
-            yield _block("table", _table_rows(rows), rows, page)
+            yield _table_block(table_of(lines[start:end]), lines[start:end], page)
         position = end
 
 
@@ -238,9 +251,7 @@ def _is_formula_group(group: Sequence[Line], *, apart: bool) -> bool:
 def _with_fragments(groups: Sequence[tuple[list[Line], bool]]) -> Iterator[tuple[list[Line], bool]]:
     """Yields the groups, those that are parts of the formula before or after them as formulas."""
     for index, (group, is_formula_group) in enumerate(groups):
-        beside = [
-            other for at in (index - 1, index + 1) if 0 <= at < len(groups) for other, one in [groups[at]] if one
-        ]
+        beside = [other for at in (index - 1, index + 1) if 0 <= at < len(groups) for other, one in [groups[at]] if one]
         yield group, is_formula_group or is_fragment(group, beside)
 
 
@@ -279,11 +290,7 @@ def _same_size(before: Line, after: Line) -> bool:
 def _begins_paragraph(line: Line, group: Sequence[Line], step: float, left: float, right: float) -> bool:
     """Returns whether a line begins a new paragraph after `group`."""
     last = group[-1]
-    if (
-        not _same_size(last, line)
-        or _is_tagged(last)
-        or _changes_weight(line, group, right)
-    ):
+    if not _same_size(last, line) or _is_tagged(last) or _changes_weight(line, group, right):
         return True
     if _is_apart(line, last, step, right):
         return True
@@ -370,76 +377,6 @@ def _is_heading(group: Sequence[Line], text: str, size: float, body: BodyStyle) 
         return False
     bold = all(line.bold for line in group)
     return bold or (len(group) == 1 and len(text) < 80 and _NUMBERED.match(text) is not None and text.isupper())
-
-
-def _table_runs(lines: Sequence[Line]) -> list[tuple[int, int]]:
-    """Returns the ranges of lines (first, end) of a region that are tables."""
-    runs = []
-    index = 0
-    while index < len(lines):
-        end = _table_end(lines, index) if _has_cells(lines[index]) else index
-        rows = [line for line in lines[index:end] if _has_cells(line)]
-        if len(rows) >= _TABLE_ROWS and _column_gaps(lines[index:end]) and _table_ink(rows) < _TABLE_INK:
-            runs.append((index, end))
-            index = end
-        else:
-            index += 1
-    return runs
-
-
-def _has_cells(line: Line) -> bool:
-    """Returns whether a line has several cells, apart from the number of a formula."""
-    return len(line.cells) > (2 if is_numbered(line) else 1)
-
-
-def _table_ink(rows: Sequence[Line]) -> float:
-    """Returns the share of the width of lines filled by cells; it is higher for justified text than for tables."""
-    filled = sum(cell.x1 - cell.x0 for line in rows for cell in line.cells)
-    return filled / max(1.0, sum(line.x1 - line.x0 for line in rows))
-
-
-def _table_end(lines: Sequence[Line], start: int) -> int:
-    """Returns the end of the lines with several cells, which may include single lines of one cell."""
-    end = index = start + 1
-    while index < len(lines) and index - end < 2 and lines[index].y0 - lines[index - 1].y1 < 2.5 * lines[index].size:
-        if _has_cells(lines[index]):
-            if not _column_gaps(lines[start : index + 1]):
-                break
-            end = index + 1
-        index += 1
-    return end
-
-
-def _column_gaps(rows: Sequence[Line]) -> list[float]:
-    """Returns the horizontal centers of the strips that are empty in all rows."""
-    cells = sorted((cell.x0, cell.x1, cell.size) for line in rows for cell in line.cells)
-    strips, right = [], cells[0][1]
-    for x0, x1, size in cells[1:]:
-        if x0 - right >= _TABLE_STRIP * size:
-            strips.append((x0 + right) / 2)
-        right = max(right, x1)
-    return strips
-
-
-def _table_rows(rows: Sequence[Line]) -> list[str]:
-    """Returns each row as its cells joined by `_SEPARATOR`.
-
-    A line with one cell, not in the first column, close to the previous line continues the previous row.
-    """
-    edges = _column_gaps(rows)
-    joined_rows: list[list[str]] = []
-    for number, line in enumerate(rows):
-        columns = [""] * (len(edges) + 1)
-        for cell in line.cells:
-            column = sum(cell.x0 > edge for edge in edges)
-            column = len(edges) - column if line.from_right else column
-            columns[column] = f"{columns[column]} {cell.text}".strip()
-        close = number > 0 and line.y0 - rows[number - 1].y1 < 0.3 * line.size
-        if joined_rows and not columns[0] and close and len(line.cells) == 1:
-            joined_rows[-1] = [f"{old} {new}".strip() for old, new in zip(joined_rows[-1], columns, strict=True)]
-        else:
-            joined_rows.append(columns)
-    return [_SEPARATOR.join(columns).rstrip() for columns in joined_rows]
 
 
 def _listing_runs(lines: Sequence[Line]) -> list[tuple[int, int]]:

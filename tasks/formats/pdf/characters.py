@@ -71,6 +71,7 @@ class RawPage:
         covered: whether an image of most of the page is drawn after the text.
         rotation: rotation in which a viewer shows the page, in clockwise quarter turns.
         turned: rotation of the boxes, in clockwise quarter turns.
+        rulings: boxes of thin lines, from drawings of few paths.
     """
 
     number: int
@@ -82,6 +83,7 @@ class RawPage:
     covered: bool = False
     rotation: int = 0
     turned: int = 0
+    rulings: list[Box] = field(default_factory=list)
 
 
 def turn_of(chars: Sequence[Char]) -> int:
@@ -142,6 +144,7 @@ def _rotate(page: RawPage, turn: int, turns: Mapping[int, int]) -> RawPage:
         )
         for char in page.chars
     ]
+    page.rulings = [_rotate_box(*box, turn, width, height) for box in page.rulings]
     if turn % 2:
         page.width, page.height = height, width
     page.turned = (page.turned + turn) % 4

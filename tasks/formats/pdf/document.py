@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tasks.formats.documents.layout import LayoutSpan, PageScore
+from tasks.formats.documents.layout import Box, LayoutSpan, PageScore
 from tasks.formats.documents.text import clean
 from tasks.formats.pdf.blocks import END, BodyStyle, PdfBlock, blocks, step_of
 from tasks.formats.pdf.characters import RawPage, displayed
@@ -18,6 +18,7 @@ from tasks.formats.pdf.columns import regions
 from tasks.formats.pdf.health import NEEDS_OCR, health
 from tasks.formats.pdf.lines import lines
 from tasks.formats.pdf.reader import Limits, open_pdf, pages, title_of
+from tasks.formats.pdf.rulings import dividers, with_tables
 from tasks.formats.pdf.segments import Segment, segments, without_ruby
 
 _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
@@ -25,6 +26,7 @@ _DIVIDED_WORD = re.compile(r"([^\W\d_]+(?:-[^\W\d_]+)*)-$")
 _FIRST_WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 _FLOAT_KINDS = frozenset(("caption", "table", "footnote", "turned"))
 _MOST_FLOATS = 60
+_LEVELS = 6
 _MONO_DOCUMENT, _LISTING_MONO = 0.85, 0.75
 """Minimum share of monospaced characters of a document without listings, and of a segment of a listing."""
 _LINE_KINDS = frozenset(("table", "code", "contents"))
@@ -87,6 +89,7 @@ class _Page:
     height: float
     upright: list[Segment]
     turned: list[Segment]
+    rulings: Sequence[Box] = ()
     other: Sequence[PdfBlock] = ()
 
 
@@ -117,9 +120,10 @@ def read_pdf(
             if ocr_blocks is not None:
                 page.other = ocr_blocks
             elif not unreadable:
-                page.upright, page.turned = segments(raw.chars)
+                page.upright, page.turned = segments(raw.chars, dividers(raw.rulings))
                 page.upright = without_ruby(page.upright)
-                raw_pages[raw.number] = replace(raw, chars=[])
+                page.rulings = raw.rulings
+                raw_pages[raw.number] = replace(raw, chars=[], rulings=[])
             scores.append(PageScore(raw.number, round(score, 3), unreadable and ocr_blocks is None))
             pages_read.append(page)
     blocks_read = _blocks(pages_read)
@@ -140,7 +144,10 @@ def _blocks(pages: Sequence[_Page]) -> list[PdfBlock]:
             segment.bold = segment.weight >= body.heavy
             segment.begins_bold, segment.ends_bold = (weight >= body.heavy for weight in segment.end_weights)
     result: list[PdfBlock] = []
-    of_pages = [[lines(region) for region in regions(upright)] for upright in body_pages]
+    of_pages = [
+        [lines(region) for region in regions(with_tables(upright, page.rulings))]
+        for page, upright in zip(pages, body_pages, strict=True)
+    ]
     body = replace(body, step=step_of((region for of_page in of_pages for region in of_page), body.size))
     for page, of_page in zip(pages, of_pages, strict=True):
         for region in of_page:
@@ -152,7 +159,16 @@ def _blocks(pages: Sequence[_Page]) -> list[PdfBlock]:
             for segment in page.turned
         )
         result += page.other
-    return result
+    return with_levels(result)
+
+
+def with_levels(blocks: Sequence[PdfBlock]) -> list[PdfBlock]:
+    """Returns the blocks, headings with their level: the rank of their font size, to half a point, among headings."""
+    sizes = {round(2 * block.size) for block in blocks if block.kind == "heading"}
+    ranks = {size: min(rank, _LEVELS) for rank, size in enumerate(sorted(sizes, reverse=True), 1)}
+    return [
+        replace(block, level=ranks[round(2 * block.size)]) if block.kind == "heading" else block for block in blocks
+    ]
 
 
 def _body_style(pages: Sequence[Sequence[Segment]]) -> BodyStyle:

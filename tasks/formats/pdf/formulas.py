@@ -41,9 +41,14 @@ def math_of(line: Line) -> float:
     return max(line.math, len(_LETTERS.findall(line.text)) / max(1, len(line.text)))
 
 
+def is_tag(text: str) -> bool:
+    """Returns whether a text is the number of a formula, such as "(12)"."""
+    return _TAG.fullmatch(text) is not None
+
+
 def is_numbered(line: Line) -> bool:
     """Returns whether the last cell of a line with letters of formulas is the number of a formula."""
-    return len(line.cells) > 1 and math_of(line) > 0.5 * _MATHS and _TAG.fullmatch(line.cells[-1].text) is not None
+    return len(line.cells) > 1 and math_of(line) > 0.5 * _MATHS and is_tag(line.cells[-1].text)
 
 
 def displayed(lines: Sequence[Line], left: float, items: Sequence[bool]) -> list[bool]:
@@ -76,7 +81,7 @@ def displayed(lines: Sequence[Line], left: float, items: Sequence[bool]) -> list
 def _is_centered_relation(line: Line, left: float, right: float) -> bool:
     """Returns whether a line has a relation, some letters of formulas, and room on both sides."""
     alone = line.cells[:-1] if is_numbered(line) else line.cells
-    if line.mono > 0.5 or not 0 < math_of(line) or not _RELATION.search(line.text) or len(_words(line.text)) > 1:
+    if line.mono > 0.5 or not math_of(line) or not _RELATION.search(line.text) or len(_words(line.text)) > 1:
         return False
     room = min(line.begin - left, right - max(cell.x1 for cell in alone))
     return line.from_right is False and room > 2 * _INDENT * line.size
@@ -113,7 +118,7 @@ def is_formula(group: Sequence[Line], text: str, *, apart: bool) -> bool:
     signs = len(_MATH.findall(text))
     math = sum(math_of(line) * len(line.text) for line in group) / max(1, sum(len(line.text) for line in group))
     is_signs = math > 0.5 or (math > 0.3 and signs > 0) or (signs >= 2 and signs > 0.08 * len(text))
-    return (is_signs or _TAG.fullmatch(text) is not None) and len(_words(text)) <= _FEW
+    return (is_signs or is_tag(text)) and len(_words(text)) <= _FEW
 
 
 def is_fragment(group: Sequence[Line], beside: Sequence[Sequence[Line]]) -> bool:

@@ -147,6 +147,8 @@ def _insert_fragment(line: Segment, fragment: Sequence[Segment]) -> Segment:
 
 def _belongs_to_row(row: Sequence[Segment], segment: Segment) -> bool:
     """Returns whether a segment belongs to a row: at the same height, without overlapping its segments."""
+    if segment.table is not None or row[0].table is not None:
+        return False
     anchor = max(row, key=lambda other: other.size)
     shared = min(anchor.y1, segment.y1) - max(anchor.y0, segment.y0)
     if shared < 0.5 * min(anchor.y1 - anchor.y0, segment.y1 - segment.y0):

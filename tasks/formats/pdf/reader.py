@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pypdfium2.raw as pdfium
 
+from tasks.formats.documents.layout import Box
 from tasks.formats.pdf.characters import NAMED, REPLACEMENT, TEX, Char, Face, RawPage, turn_of, upright
 
 _INVISIBLE = (pdfium.FPDF_TEXTRENDERMODE_INVISIBLE, pdfium.FPDF_TEXTRENDERMODE_CLIP)
@@ -49,6 +50,12 @@ _LEAST_INK = 0.02
 _MAX_ANNOTATIONS = 1_000
 _FLATTENED = pdfium.FLATTEN_SUCCESS
 _IMAGE, _FORM, _TEXT = pdfium.FPDF_PAGEOBJ_IMAGE, pdfium.FPDF_PAGEOBJ_FORM, pdfium.FPDF_PAGEOBJ_TEXT
+_PATH, _MOVE, _LINE = pdfium.FPDF_PAGEOBJ_PATH, pdfium.FPDF_SEGMENT_MOVETO, pdfium.FPDF_SEGMENT_LINETO
+_MOST_OBJECTS, _MOST_PATHS, _MOST_STEPS = 20_000, 3_000, 400
+"""Maximum number of objects of a page that are searched for rulings, of its paths, and of the lines of one path; a page
+with more paths has drawings."""
+_THIN = 2.0
+"""Maximum thickness of a ruling in points."""
 
 
 class _Font(NamedTuple):
@@ -204,6 +211,7 @@ def _page(handle: Any, number: int, limits: Limits, chars: int) -> RawPage:
         pdfium.FPDFPage_SetRotation(handle, text_turn)
         page.chars = _text(handle, left, top, limits.chars - chars)
     _images(handle, page)
+    page.rulings = list(_rulings(handle, page.objects, left, top))
     return upright(page)
 
 
@@ -329,6 +337,55 @@ def _images(handle: Any, page: RawPage) -> None:
             page.image_share = max(page.image_share, share)
             cover = index if share > 0.8 else cover
     page.covered = cover > last_text >= 0
+
+
+def _rulings(handle: Any, objects: int, left: float, top: float) -> Iterator[Box]:
+    """Yields the boxes of the horizontal and vertical lines of a page; none if it has too many paths."""
+    found = (pdfium.FPDFPage_GetObject(handle, at) for at in range(min(objects, _MOST_OBJECTS)))
+    paths = [one for one in found if pdfium.FPDFPageObj_GetType(one) == _PATH]
+    if len(paths) > _MOST_PATHS:
+        return
+    edges = [ctypes.c_float() for _ in range(4)]
+    for path in paths:
+        if pdfium.FPDFPageObj_GetBounds(path, *edges):
+            x0, y0, x1, y1 = (edge.value for edge in edges)
+            lines = [(x0, y0, x1, y1)] if min(x1 - x0, y1 - y0) <= _THIN else _drawn_lines(path)
+            yield from ((x0 - left, top - y1, x1 - left, top - y0) for x0, y0, x1, y1 in lines)
+
+
+def _drawn_lines(path: Any) -> list[Box]:
+    """Returns the horizontal and vertical lines of a stroked path, in points from the lower left corner."""
+    fill, stroke, matrix = ctypes.c_int(), ctypes.c_int(), pdfium.FS_MATRIX()
+    count = pdfium.FPDFPath_CountSegments(path)
+    drawn = pdfium.FPDFPath_GetDrawMode(path, fill, stroke) and stroke.value
+    if not drawn or not 1 < count <= _MOST_STEPS or not pdfium.FPDFPageObj_GetMatrix(path, matrix):
+        return []
+    lines: list[Box] = []
+    first = now = (0.0, 0.0)
+    x, y = ctypes.c_float(), ctypes.c_float()
+    for index in range(count):
+        step = pdfium.FPDFPath_GetPathSegment(path, index)
+        kind = pdfium.FPDFPathSegment_GetType(step)
+        pdfium.FPDFPathSegment_GetPoint(step, x, y)
+        to = (
+            matrix.a * x.value + matrix.c * y.value + matrix.e,
+            matrix.b * x.value + matrix.d * y.value + matrix.f,
+        )
+        if kind == _MOVE:
+            first = to
+        elif kind != _LINE:
+            return []
+        else:
+            lines.append(_between(now, to))
+        if pdfium.FPDFPathSegment_GetClose(step):
+            lines.append(_between(to, first))
+        now = to
+    return [box for box in lines if min(box[2] - box[0], box[3] - box[1]) <= _THIN]
+
+
+def _between(one: tuple[float, float], other: tuple[float, float]) -> Box:
+    (x0, x1), (y0, y1) = (sorted(pair) for pair in zip(one, other, strict=True))
+    return x0, y0, x1, y1
 
 
 def _is_image(form: Any) -> bool:

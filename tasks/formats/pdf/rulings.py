@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from tasks.formats.documents.layout import Box
 from tasks.formats.pdf.lines import Line, lines
-from tasks.formats.pdf.segments import Segment
-from tasks.formats.pdf.tables import Table, ordered, rows_of
+from tasks.formats.pdf.segments import Segment, Table
+from tasks.formats.pdf.tables import ordered, rows_of
 
 MOST_RULINGS = 400
 """Maximum number of merged rulings of a page, of each direction, with which tables are looked for."""
@@ -54,7 +54,7 @@ def with_tables(segments: Sequence[Segment], rulings: Sequence[Box]) -> list[Seg
 def dividers(rulings: Sequence[Box]) -> list[tuple[float, float, float]]:
     """Returns the vertical rulings as (x, top, bottom), by x; none if there are more than `MOST_RULINGS`."""
     down = _merged(rulings)[1]
-    return [tuple(ruling) for ruling in down] if len(down) <= MOST_RULINGS else []
+    return [(ruling.at, ruling.start, ruling.end) for ruling in down] if len(down) <= MOST_RULINGS else []
 
 
 def _merged(rulings: Sequence[Box]) -> tuple[list[_Ruling], list[_Ruling]]:
@@ -111,9 +111,7 @@ def _grids(across: Sequence[_Ruling], down: Sequence[_Ruling]) -> _Found:
             yield box, heights, _Column(tuple(edges), tuple(group_across), tuple(group_down))
 
 
-def _groups(
-    across: Sequence[_Ruling], down: Sequence[_Ruling]
-) -> Iterator[tuple[list[_Ruling], list[_Ruling]]]:
+def _groups(across: Sequence[_Ruling], down: Sequence[_Ruling]) -> Iterator[tuple[list[_Ruling], list[_Ruling]]]:
     """Yields the connected groups of horizontal and vertical rulings that meet."""
     parents = list(range(len(across) + len(down)))
 
@@ -213,28 +211,26 @@ def _placeholder(table: Table, segments: Sequence[Segment]) -> Segment:
 def _grid(bands: Sequence[Sequence[Segment]], heights: Sequence[float], columns: _Column) -> Table | None:
     """Returns the table of a grid: a text over several cells without rulings between them is in the first one.
 
-    The lines of a band are rows of their own if rulings separate only the head from the rest.
+    The lines of a band are rows of their own if they have numbers below numbers, or, where rulings separate little more
+    than the head from the rest, if the first word of a cell's line would have fitted on the line before.
     """
     rows: list[list[str]] = []
+    first_rows: list[int] = []
     header = 0
     splits = len(bands) <= _FEW_BANDS
     for number, band in enumerate(bands):
         of_band = lines(band)
-        filled = [_columns_of(line, columns.edges) for line in of_band]
-        is_split = splits and len(of_band) >= 3 and all(len(found) > 1 for found in filled)
-        cells = [""] * (len(columns.edges) - 1)
-        row_of_band = [cells]
-        for line in of_band:
-            if is_split and any(row_of_band[-1]):
-                row_of_band.append([""] * (len(columns.edges) - 1))
+        first_rows.append(len(rows))
+        rows.append([""] * (len(columns.edges) - 1))
+        for index, line in enumerate(of_band):
+            if index and _is_new_row(of_band[index - 1], line, columns.edges, by_words=splits):
+                rows.append([""] * (len(columns.edges) - 1))
             for cell in line.cells:
-                column = _column(cell, columns.edges)
-                row, column = _owner(number, column, heights, columns)
-                target = row_of_band[-1] if row == number or is_split or row >= len(rows) else rows[row]
-                target[column] = ordered(target[column], cell.text)
-        rows += row_of_band
+                band_of, column = _owner(number, _column(cell, columns.edges), heights, columns)
+                row = rows[-1] if band_of == number else rows[first_rows[band_of]]
+                row[column] = ordered(row[column], cell.text)
         if number == 0 and len(bands) > 1:
-            header = len(row_of_band)
+            header = len(rows)
     rows = [row for row in rows if any(row)]
     return Table(tuple(map(tuple, rows)), min(header, len(rows))) if rows else None
 
@@ -245,8 +241,23 @@ def _column(cell: Segment, edges: Sequence[float]) -> int:
     return min(max(bisect_right(edges, start) - 1, 0), len(edges) - 2)
 
 
-def _columns_of(line: Line, edges: Sequence[float]) -> set[int]:
-    return {_column(cell, edges) for cell in line.cells}
+def _is_new_row(before: Line, line: Line, edges: Sequence[float], *, by_words: bool) -> bool:
+    """Returns whether a line within a band is a row of its own, and not the rest of the row before."""
+    above = {_column(cell, edges): cell for cell in before.cells}
+    pairs = [(above[column], cell, column) for cell in line.cells if (column := _column(cell, edges)) in above]
+    if sum(_is_number(old.text) and _is_number(new.text) for old, new, _ in pairs) > (0 if by_words else 1):
+        return True
+    return by_words and any(_has_room(old, new, edges[column + 1]) for old, new, column in pairs)
+
+
+def _is_number(text: str) -> bool:
+    return sum(letter.isdigit() for letter in text) * 2 >= len(text)
+
+
+def _has_room(before: Segment, cell: Segment, right: float) -> bool:
+    """Returns whether the first word of a cell's line would have fitted on the line before, with room to spare."""
+    word = (len(cell.text.split(" ", 1)[0]) + 1) * (cell.x1 - cell.x0) / max(1, len(cell.text))
+    return right - before.x1 - word > 2 * before.size
 
 
 def _owner(row: int, column: int, heights: Sequence[float], columns: _Column) -> tuple[int, int]:
@@ -292,5 +303,3 @@ def _between_rules(run: Sequence[Sequence[Line]]) -> Table:
     rows = rows_of(body)
     head_rows = rows_of([*head, *body], edges_of=body)[: -len(rows)] if head else ()
     return Table((*head_rows, *rows), len(head_rows))
-
-

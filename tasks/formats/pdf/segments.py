@@ -6,6 +6,7 @@ as in TeX's older fonts, are combined with these. Ruby, small kana next to ideog
 removed, because it would split the words that it annotates.
 """
 
+import math
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -39,10 +40,13 @@ _REPLACEMENTS = {
     **{code: unicodedata.normalize("NFKC", chr(code)) for code in _UPRIGHT_SIGNS},
     **_ROMAN,
 }
+SEPARATOR = " | "
 WIDE = 1.0
 """Gap, in font sizes, that ends a segment."""
 _SPACE = 0.25
 _INK = 0.2
+_SPLIT = 0.5
+"""Minimum gap in points between two cells with a ruling between them."""
 SMALL = 0.85
 """Maximum size of exponents and indices, relative to their base."""
 _MOSTLY = 0.95
@@ -52,6 +56,19 @@ _PLAIN = 0.1
 _RUBY_SIZE = 0.62
 _RUBY_FARTHEST = 1.4
 """Maximum size of ruby relative to its line, and maximum distance between their middles, in sizes of the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of a table, all with the same number of cells, and how many of them are its head (0 if unknown)."""
+
+    rows: tuple[tuple[str, ...], ...]
+    header_rows: int = 0
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """A line per row, its cells separated by `SEPARATOR`."""
+        return tuple(SEPARATOR.join(row).rstrip() for row in self.rows)
 
 
 @dataclass(slots=True)
@@ -79,6 +96,8 @@ class Segment:
     begins_bold: bool = False
     ends_bold: bool = False
     """Whether the first and the last character are bold; set with `bold`."""
+    table: Table | None = None
+    """The ruled table in place of whose text it is."""
 
     @property
     def middle(self) -> float:
@@ -135,8 +154,15 @@ class _SegmentBuilder:
         return (small or face.math or last.math) and shared > 0.5 * (char.y1 - char.y0) and char.x0 > self.x0
 
 
-def segments(chars: Sequence[Char]) -> tuple[list[Segment], list[Segment]]:
-    """Returns the segments of horizontal text of a page, and the segments of rotated text."""
+def segments(
+    chars: Sequence[Char], dividers: Sequence[tuple[float, float, float]] = ()
+) -> tuple[list[Segment], list[Segment]]:
+    """Returns the segments of horizontal text of a page, and the segments of rotated text.
+
+    Args:
+        chars: characters of the page.
+        dividers: vertical rulings by place (x, top, bottom), which end a segment between words.
+    """
     chars = with_accents(chars)
     upright: list[Segment] = []
     turned: list[Segment] = []
@@ -146,7 +172,7 @@ def segments(chars: Sequence[Char]) -> tuple[list[Segment], list[Segment]]:
             from_right = whole or mostly_right_to_left(line)
             upright += (_read_run(run, from_right=from_right) for run in runs(line, WIDE))
         else:
-            _left_to_right(line, upright, turned)
+            _left_to_right(line, upright, turned, dividers)
     return [segment for segment in upright if segment.text], [segment for segment in turned if segment.text]
 
 
@@ -180,7 +206,12 @@ def _char_text(code: int) -> str:
     return _REPLACEMENTS[code] if code in _REPLACEMENTS else chr(code)
 
 
-def _left_to_right(chars: Sequence[Char], upright: list[Segment], turned: list[Segment]) -> None:
+def _left_to_right(
+    chars: Sequence[Char],
+    upright: list[Segment],
+    turned: list[Segment],
+    dividers: Sequence[tuple[float, float, float]],
+) -> None:
     builder: _SegmentBuilder | None = None
     turn = 0
     pending = drawn = ended = False
@@ -193,6 +224,7 @@ def _left_to_right(chars: Sequence[Char], upright: list[Segment], turned: list[S
         if builder is not None and (
             face.turn != turn
             or (turn == 0 and ((ended and not builder.is_script(char)) or not builder.is_adjacent(char, face.size)))
+            or (dividers and char.x0 - builder.x1 > _SPLIT and _is_divided(builder.x1, char, dividers))
         ):
             (turned if turn else upright).append(_build(builder))
             builder = None
@@ -214,6 +246,13 @@ def _left_to_right(chars: Sequence[Char], upright: list[Segment], turned: list[S
         (turned if turn else upright).append(_build(builder))
 
 
+def _is_divided(x1: float, char: Char, dividers: Sequence[tuple[float, float, float]]) -> bool:
+    """Returns whether a vertical ruling is between a text that ends at `x1` and a character."""
+    middle = (char.y0 + char.y1) / 2
+    between = dividers[bisect_left(dividers, (x1 - _SPLIT, -math.inf, 0)) : bisect_right(dividers, (char.x0 + _SPLIT,))]
+    return any(top <= middle <= bottom for _, top, bottom in between)
+
+
 def _ideographs(before: str, after: str) -> bool:
     """Returns whether both characters are of scripts without spaces, whose square cells leave gaps at punctuation."""
     return "\u3000" <= before[-1:] <= "\u9fff" and "\u3000" <= after[:1] <= "\u9fff"
@@ -224,14 +263,14 @@ def _build(builder: _SegmentBuilder) -> Segment:
     counts = Counter(map(id, builder.faces))
     sizes: Counter[float] = Counter()
     weights: Counter[int] = Counter()
-    math = mono = 0
+    maths = mono = 0
     count = len(builder.faces)
     plain = sum(counts[name] for name, face in faces.items() if not face.mono)
     for name, face in faces.items():
         if not face.mono or plain < _PLAIN * count:  # names in text may be set in a smaller monospaced font
             sizes[round(face.size, 1)] += counts[name]
         weights[face.weight] += counts[name]
-        math += face.math * counts[name]
+        maths += face.math * counts[name]
         mono += face.mono * counts[name]
     size = max(sizes, key=lambda size: (sizes[size], size))
     text = "".join(builder.parts).strip()
@@ -243,7 +282,7 @@ def _build(builder: _SegmentBuilder) -> Segment:
         builder.y1,
         size,
         _common_weight(weights),
-        math=math / count,
+        math=maths / count,
         mono=mono / count,
         end_weights=(builder.faces[0].weight, builder.faces[-1].weight),
     )

@@ -1,37 +1,24 @@
 """Tables by alignment: runs of lines with aligned cells, and their rows.
 
-Pure functions over lines. A table without rulings is at least three lines of two or more cells, with a strip between the
-cells that no line enters. The text of a cell may go on in the next line.
+Pure functions over lines. A table without rulings is at least three lines of two or more cells, with a strip between
+the cells that no line enters. The text of a cell may go on in the next line.
 """
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
-from tasks.formats.pdf.formulas import is_matrix, is_numbered
+from tasks.formats.pdf.formulas import is_matrix, is_numbered, is_tag
 from tasks.formats.pdf.lines import Line
+from tasks.formats.pdf.segments import Table
 
-SEPARATOR = " | "
 _ROWS = 3
 _STRIP = 0.8
 _INK = 0.8
 _CLOSE = 0.3
 _CLOSER = 0.7
 """Maximum gap above a line that continues cells, in font sizes, and relative to the usual gap between rows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Rows of a table, all with the same number of cells, and how many of them are its head (0 if unknown)."""
-
-    rows: tuple[tuple[str, ...], ...]
-    header_rows: int = 0
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """A line per row, its cells separated by `SEPARATOR`."""
-        return tuple(SEPARATOR.join(row).rstrip() for row in self.rows)
 
 
 def table_runs(lines: Sequence[Line]) -> list[tuple[int, int]]:
@@ -42,7 +29,7 @@ def table_runs(lines: Sequence[Line]) -> list[tuple[int, int]]:
         end = _end(lines, index) if _has_cells(lines[index]) else index
         rows = [line for line in lines[index:end] if _has_cells(line)]
         if len(rows) >= _ROWS and _column_gaps(lines[index:end]) and _ink(rows) < _INK:
-            if not is_matrix(lines[index:end]):
+            if not is_matrix(lines[index:end]) and not _are_numbered_formulas(lines[index:end]):
                 runs.append((index, end))
             index = end
         else:
@@ -60,6 +47,13 @@ def table_of(lines: Sequence[Line]) -> Table:
 def _has_cells(line: Line) -> bool:
     """Returns whether a line has several cells, apart from the number of a formula."""
     return len(line.cells) > (2 if is_numbered(line) else 1)
+
+
+def _are_numbered_formulas(lines: Sequence[Line]) -> bool:
+    """Returns whether the only column beside the first one has numbers of formulas."""
+    strips = _column_gaps(lines)
+    beside = [cell.text for line in lines for cell in line.cells if cell.x0 > strips[0]]
+    return len(strips) == 1 and all(is_tag(text) for text in beside)
 
 
 def _ink(rows: Sequence[Line]) -> float:
@@ -94,15 +88,15 @@ def _column_gaps(rows: Sequence[Line]) -> list[float]:
 def rows_of(lines: Sequence[Line], edges_of: Sequence[Line] | None = None) -> tuple[tuple[str, ...], ...]:
     """Returns the rows of lines, each with a cell per column, in reading direction.
 
-    A line with an empty first column that is close to the previous line continues its row, if it has a single cell or
-    is closer than rows are.
+    A line that is close to the previous line continues its row if its first column is empty, and it has a single cell or
+    is closer than rows are; or if it begins with a small letter and has fewer cells.
 
     Args:
         lines: lines of the table.
         edges_of: lines whose gaps are the columns, instead of all lines: those without the head, whose cells may span.
     """
     edges = _column_gaps(edges_of or lines)
-    gaps = [after.y0 - before.y1 for before, after in zip(lines, lines[1:], strict=False)]
+    gaps = [after.y0 - before.y1 for before, after in pairwise(lines)]
     usual = median(gaps) if gaps else 0.0
     rows: list[list[str]] = []
     for number, line in enumerate(lines):
@@ -111,7 +105,7 @@ def rows_of(lines: Sequence[Line], edges_of: Sequence[Line] | None = None) -> tu
             column = bisect_left(edges, cell.x0)
             column = len(edges) - column if line.from_right else column
             columns[column] = ordered(columns[column], cell.text)
-        if rows and not columns[0] and _continues_row(line, gaps[number - 1], usual, rows[-1], columns):
+        if rows and _continues_row(line, gaps[number - 1], usual, rows[-1], columns):
             rows[-1] = [ordered(old, new) for old, new in zip(rows[-1], columns, strict=True)]
         else:
             rows.append(columns)
@@ -121,6 +115,8 @@ def rows_of(lines: Sequence[Line], edges_of: Sequence[Line] | None = None) -> tu
 def _continues_row(line: Line, gap: float, usual: float, row: Sequence[str], columns: Sequence[str]) -> bool:
     if gap >= _CLOSE * line.size:
         return False
+    if columns[0]:
+        return columns[0][0].islower() and sum(map(bool, columns)) < sum(map(bool, row)) and bool(row[0])
     closer = gap < _CLOSER * usual and all(old or not new for old, new in zip(row, columns, strict=True))
     return len(line.cells) == 1 or closer
 
