@@ -47,7 +47,10 @@ class Face(NamedTuple):
 
 
 class Char(NamedTuple):
-    """One character with its box in points; `face` is None for a space or line end inserted by PDFium."""
+    """One character with its box in points; `face` is None for a space or line end inserted by PDFium.
+
+    `base` is the height of its baseline, or 0 if unknown, as on pages that were rotated.
+    """
 
     code: int
     x0: float
@@ -56,6 +59,7 @@ class Char(NamedTuple):
     y1: float
     face: Face | None
     unmapped: bool = False
+    base: float = 0.0
 
 
 @dataclass

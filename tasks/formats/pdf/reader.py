@@ -72,8 +72,8 @@ class FaceCache:
         self._fonts: dict[int, _Font] = {}
         self._marks: dict[int, int] = {}
 
-    def of(self, text_object: Any) -> tuple[Face, bool]:
-        """Returns the face of a text object, and whether its text repeats that of an earlier object.
+    def of(self, text_object: Any) -> tuple[Face, bool, float]:
+        """Returns the face of a text object, whether its text repeats that of an earlier object, and its baseline.
 
         PDFium returns a text for several objects (ActualText of marked content) with each of them.
         """
@@ -87,7 +87,7 @@ class FaceCache:
         font = self._font(pdfium.FPDFTextObj_GetFont(text_object))
         invisible = pdfium.FPDFTextObj_GetTextRenderMode(text_object) in _INVISIBLE
         face = Face(abs(size.value * scale), font.weight, font.math, font.mono, invisible, bool(mark), turn)
-        return self._equal.setdefault(face, face), is_repeat
+        return self._equal.setdefault(face, face), is_repeat, matrix.f
 
     def _font(self, font: Any) -> _Font:
         if not font:
@@ -259,7 +259,7 @@ def _chars(text: Any, left: float, top: float) -> list[Char]:
     addressof, new = ctypes.addressof, tuple.__new__
     unmapped = skipped = False
     cache = FaceCache()
-    faces: dict[int, tuple[Face, bool]] = {}
+    faces: dict[int, tuple[Face, bool, float]] = {}
     box = pdfium.FS_RECTF()
     box_pointer = ctypes.byref(box)
     chars = []
@@ -272,7 +272,7 @@ def _chars(text: Any, left: float, top: float) -> list[Char]:
         address = addressof(text_object.contents)
         if address not in faces:
             faces[address] = cache.of(text_object)
-        face, skipped = faces[address]
+        face, skipped, base = faces[address]
         if skipped:
             continue
         box_of(text, index, box_pointer)
@@ -283,7 +283,9 @@ def _chars(text: Any, left: float, top: float) -> list[Char]:
             code = _visible(text, index, code, _LEAST_INK * face.size)
         if index % _UNMAPPED_STRIDE == 0:
             unmapped = unmapped_of(text, index) == 1
-        chars.append(new(Char, (code, x0, top - box.top, x1, top - box.bottom, face, unmapped)))
+        # The baseline of an object within a form is that of the form.
+        base = top - base if box.bottom <= base <= box.top else 0.0
+        chars.append(new(Char, (code, x0, top - box.top, x1, top - box.bottom, face, unmapped, base)))
     return chars
 
 

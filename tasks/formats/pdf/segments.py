@@ -7,6 +7,7 @@ removed, because it would split the words that it annotates.
 """
 
 import math
+import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -49,6 +50,25 @@ _SPLIT = 0.5
 """Minimum gap in points between two cells with a ruling between them."""
 SMALL = 0.85
 """Maximum size of exponents and indices, relative to their base."""
+_SMALLEST, _RISE, _SINK = 0.4, 0.15, 0.05
+"""Minimum size of exponents relative to their base, and distances of the baselines of exponents and indices from that
+of their base, in its sizes."""
+_THIN_SPACE = 0.2
+"""Minimum gap of a space before or after an exponent or index, in sizes of its base."""
+_BEFORE = 24
+_EXPONENT = re.compile(r"[+\-\u2212]?(?:[0-9]{1,4}|[A-Za-z]{1,3}|[0-9A-Za-z+\-\u2212/()]{1,10})")
+_CLOSING = frozenset(")]}\u2032")
+_SIGNS = "+-\u2212"
+_RAISED = str.maketrans("0123456789+-\u2212ni", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻ⁿⁱ")
+_NUMBER_AT_END = re.compile(r"(?<![0-9.,:/\w-])[0-9]{1,2}$")
+_WORD_AT_END = re.compile(r"[^\W\d_]+$")
+_SHORT_WORDS = frozenset(
+    (
+        *("am", "an", "as", "at", "be", "by", "do", "go", "he", "if", "in", "is", "it", "me", "my", "no", "of", "on"),
+        *("or", "so", "to", "up", "us", "we", "ab", "da", "du", "er", "es", "im", "ob", "um", "wo", "zu"),
+    )
+)
+"""Words of two letters, after which a raised number is the mark of a note."""
 _MOSTLY = 0.95
 _PLAIN = 0.1
 """Minimum share of characters in other than monospaced fonts whose size is that of the segment."""
@@ -108,17 +128,21 @@ class Segment:
 class _SegmentBuilder:
     """A segment under construction."""
 
-    __slots__ = ("faces", "math", "parts", "x0", "x1", "y0", "y1")
+    __slots__ = ("anchor", "faces", "math", "parts", "raised_from", "x0", "x1", "y0", "y1")
 
     def __init__(self, char: Char, text: str) -> None:
-        _, self.x0, self.y0, self.x1, self.y1, face, _ = char
+        _, self.x0, self.y0, self.x1, self.y1, face, _, _ = char
         self.parts = [text]
         assert face is not None
         self.faces = [face]
         self.math = face.math
+        self.anchor = char
+        """The last character that is no exponent or index."""
+        self.raised_from = -1
+        """Number of the part with which an exponent begins, or -1."""
 
     def add(self, char: Char, text: str) -> None:
-        _, x0, y0, x1, y1, face, _ = char
+        _, x0, y0, x1, y1, face, _, _ = char
         assert face is not None
         self.parts.append(text)
         self.faces.append(face)
@@ -138,7 +162,7 @@ class _SegmentBuilder:
 
     def is_adjacent(self, char: Char, size: float) -> bool:
         """Returns whether a character is next to the segment, on the same line."""
-        code, x0, y0, x1, y1, _, _ = char
+        code, x0, y0, x1, y1, _, _, _ = char
         shared = (y1 if y1 < self.y1 else self.y1) - (y0 if y0 > self.y0 else self.y0)
         if shared < 0.4 * (y1 - y0) and shared < 0.4 * (self.y1 - self.y0):
             return False
@@ -152,6 +176,97 @@ class _SegmentBuilder:
         small = min(face.size, last.size) < SMALL * max(face.size, last.size)
         shared = min(char.y1, self.y1) - max(char.y0, self.y0)
         return (small or face.math or last.math) and shared > 0.5 * (char.y1 - char.y0) and char.x0 > self.x0
+
+    def rise(self, char: Char) -> int:
+        """Returns 1 for an exponent, -1 for an index, 0 for other characters."""
+        face, below = char.face, self.anchor.face
+        assert face is not None
+        assert below is not None
+        if not _SMALLEST * below.size < face.size < SMALL * below.size or not char.base or not self.anchor.base:
+            return 0
+        height = (self.anchor.base - char.base) / below.size
+        return 1 if height > _RISE else -1 if height < -_SINK else 0
+
+    def place(self, char: Char, *, pending: bool, drawn: bool) -> bool:
+        """Begins or ends an exponent at the next character, and returns whether a space is before it.
+
+        Args:
+            char: the next character.
+            pending: whether a space was read before it.
+            drawn: whether the file has this space; PDFium inserts others.
+        """
+        face, anchor = char.face, self.anchor.face
+        assert face is not None
+        assert anchor is not None
+        if face is anchor and face is self.faces[-1]:
+            self.anchor = char
+            return pending
+        rise = self.rise(char)
+        if pending and not drawn and (rise or anchor is not self.faces[-1]):
+            pending = char.x0 - self.x1 > _THIN_SPACE * anchor.size
+        if rise < 1 or pending:
+            self.end_exponent()
+        elif self.raised_from < 0:
+            self.raised_from = len(self.parts)
+        if rise == 0:
+            self.anchor = char
+        return pending
+
+    def end_exponent(self) -> None:
+        """Writes the raised characters at the end as an exponent, if they are one."""
+        if self.raised_from < 0:
+            return
+        before, raised = (
+            "".join(self.parts[max(0, self.raised_from - _BEFORE) : self.raised_from]),
+            self.parts[self.raised_from :],
+        )
+        assert self.anchor.face is not None
+        own = [face.math for face in self.faces[-len(raised) :]]
+        if all(own) and set(raised) == {"0"}:
+            text = "\u2032" * len(raised)  # the prime of TeX's symbols without a map
+        else:
+            is_math = any(own) or self.anchor.face.math or (before[-1:] in _CLOSING and self._has_math())
+            text = exponent(before, "".join(raised), is_math=is_math)
+        self.parts[self.raised_from :] = [text]
+        self.raised_from = -1
+
+    def _has_math(self) -> bool:
+        return any(face.math for face in self.faces[-_BEFORE:])
+
+
+def exponent(before: str, raised: str, *, is_math: bool) -> str:
+    """Returns raised characters as an exponent, or unchanged if they are a mark of a note, an ordinal or a sign.
+
+    Digits and signs, and the letters i and n, have characters of their own in Unicode; others are written as ^{...}. A
+    number is an exponent after a number of up to two digits, a letter, a word of two letters or a bracket of a formula,
+    and, with a sign, after any word; else it is the mark of a note. Letters are an exponent only in a formula.
+
+    Args:
+        before: the text before them.
+        raised: the raised characters.
+        is_math: whether they, or the character before them, are in a math font.
+    """
+    if not _EXPONENT.fullmatch(raised) or not before or not _is_base(before, raised, is_math=is_math):
+        return raised
+    signs = raised.translate(_RAISED)
+    return f"^{{{raised}}}" if set(signs) & set(raised) else signs
+
+
+def _is_base(before: str, raised: str, *, is_math: bool) -> bool:
+    last = before[-1]
+    is_number = any(letter.isdigit() for letter in raised)
+    if last.isdigit():
+        return is_number and _NUMBER_AT_END.search(before) is not None
+    if last in _CLOSING:
+        return is_math
+    if not last.isalpha():
+        return False
+    word = _WORD_AT_END.search(before)
+    length = len(word[0]) if word else 1
+    if raised[0] in _SIGNS and is_number:
+        return True
+    short = length == 1 or (length == 2 and word is not None and word[0].lower() not in _SHORT_WORDS)
+    return is_math or (is_number and short)
 
 
 def segments(
@@ -236,6 +351,8 @@ def _left_to_right(
             if pending and not drawn and (face.actual_text or builder.faces[-1].actual_text):
                 # PDFium returns the ink box of the whole object for each of its characters.
                 pending = abs(char.x0 - builder.x1) > (_INK if builder.faces[-1].actual_text else _INK / 2) * face.size
+            if turn == 0:
+                pending = builder.place(char, pending=pending, drawn=drawn)
             if pending or (
                 turn == 0 and char.x0 - builder.x1 > _SPACE * face.size and not _ideographs(builder.parts[-1], text)
             ):
@@ -259,6 +376,7 @@ def _ideographs(before: str, after: str) -> bool:
 
 
 def _build(builder: _SegmentBuilder) -> Segment:
+    builder.end_exponent()
     faces = {id(face): face for face in builder.faces}
     counts = Counter(map(id, builder.faces))
     sizes: Counter[float] = Counter()

@@ -88,8 +88,8 @@ def _column_gaps(rows: Sequence[Line]) -> list[float]:
 def rows_of(lines: Sequence[Line], edges_of: Sequence[Line] | None = None) -> tuple[tuple[str, ...], ...]:
     """Returns the rows of lines, each with a cell per column, in reading direction.
 
-    A line that is close to the previous line continues its row if its first column is empty, and it has a single cell or
-    is closer than rows are; or if it begins with a small letter and has fewer cells.
+    A line that is close to the previous line continues its row if its first column is empty, and it has a single cell
+    or is closer than rows are; or if it begins with a small letter and has fewer cells.
 
     Args:
         lines: lines of the table.
