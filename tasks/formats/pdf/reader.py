@@ -51,7 +51,7 @@ _MAX_ANNOTATIONS = 1_000
 _FLATTENED = pdfium.FLATTEN_SUCCESS
 _IMAGE, _FORM, _TEXT = pdfium.FPDF_PAGEOBJ_IMAGE, pdfium.FPDF_PAGEOBJ_FORM, pdfium.FPDF_PAGEOBJ_TEXT
 _PATH, _MOVE, _LINE = pdfium.FPDF_PAGEOBJ_PATH, pdfium.FPDF_SEGMENT_MOVETO, pdfium.FPDF_SEGMENT_LINETO
-_MOST_OBJECTS, _MOST_PATHS, _MOST_STEPS = 20_000, 3_000, 400
+_MOST_OBJECTS, _MOST_PATHS, _MOST_STEPS = 20_000, 3_000, 200
 """Maximum number of objects of a page that are searched for rulings, of its paths, and of the lines of one path; a page
 with more paths has drawings."""
 _THIN = 2.0
@@ -272,6 +272,10 @@ def _chars(text: Any, left: float, top: float) -> list[Char]:
         address = addressof(text_object.contents)
         if address not in faces:
             faces[address] = cache.of(text_object)
+            box_of(text, index, box_pointer)
+            face, skipped, base = faces[address]
+            # The baseline of an object within a form is in the coordinates of the form.
+            faces[address] = face, skipped, top - base if box.bottom <= base <= box.top else 0.0
         face, skipped, base = faces[address]
         if skipped:
             continue
@@ -283,8 +287,6 @@ def _chars(text: Any, left: float, top: float) -> list[Char]:
             code = _visible(text, index, code, _LEAST_INK * face.size)
         if index % _UNMAPPED_STRIDE == 0:
             unmapped = unmapped_of(text, index) == 1
-        # The baseline of an object within a form is that of the form.
-        base = top - base if box.bottom <= base <= box.top else 0.0
         chars.append(new(Char, (code, x0, top - box.top, x1, top - box.bottom, face, unmapped, base)))
     return chars
 

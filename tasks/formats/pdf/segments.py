@@ -188,7 +188,7 @@ class _SegmentBuilder:
         return 1 if height > _RISE else -1 if height < -_SINK else 0
 
     def place(self, char: Char, *, pending: bool, drawn: bool) -> bool:
-        """Begins or ends an exponent at the next character, and returns whether a space is before it.
+        """Begins or ends an exponent where the face changes, and returns whether a space is before the character.
 
         Args:
             char: the next character.
@@ -198,9 +198,6 @@ class _SegmentBuilder:
         face, anchor = char.face, self.anchor.face
         assert face is not None
         assert anchor is not None
-        if face is anchor and face is self.faces[-1]:
-            self.anchor = char
-            return pending
         rise = self.rise(char)
         if pending and not drawn and (rise or anchor is not self.faces[-1]):
             pending = char.x0 - self.x1 > _THIN_SPACE * anchor.size
@@ -351,7 +348,7 @@ def _left_to_right(
             if pending and not drawn and (face.actual_text or builder.faces[-1].actual_text):
                 # PDFium returns the ink box of the whole object for each of its characters.
                 pending = abs(char.x0 - builder.x1) > (_INK if builder.faces[-1].actual_text else _INK / 2) * face.size
-            if turn == 0:
+            if turn == 0 and (face is not builder.anchor.face or face is not builder.faces[-1]):
                 pending = builder.place(char, pending=pending, drawn=drawn)
             if pending or (
                 turn == 0 and char.x0 - builder.x1 > _SPACE * face.size and not _ideographs(builder.parts[-1], text)
