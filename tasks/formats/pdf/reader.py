@@ -52,8 +52,8 @@ _FLATTENED = pdfium.FLATTEN_SUCCESS
 _IMAGE, _FORM, _TEXT = pdfium.FPDF_PAGEOBJ_IMAGE, pdfium.FPDF_PAGEOBJ_FORM, pdfium.FPDF_PAGEOBJ_TEXT
 _PATH, _MOVE, _LINE = pdfium.FPDF_PAGEOBJ_PATH, pdfium.FPDF_SEGMENT_MOVETO, pdfium.FPDF_SEGMENT_LINETO
 _MOST_OBJECTS, _MOST_PATHS, _MOST_STEPS = 20_000, 3_000, 200
-"""Maximum number of objects of a page that are searched for rulings, of its paths, and of the lines of one path; a page
-with more paths has drawings."""
+"""Maximum number of objects of a page that are searched for rulings, of its paths and of their lines together, and of
+the lines of one path; more are drawings."""
 _THIN = 2.0
 """Maximum thickness of a ruling in points."""
 
@@ -349,8 +349,11 @@ def _rulings(handle: Any, objects: int, left: float, top: float) -> Iterator[Box
     paths = [one for one in found if pdfium.FPDFPageObj_GetType(one) == _PATH]
     if len(paths) > _MOST_PATHS:
         return
-    edges = [ctypes.c_float() for _ in range(4)]
+    edges, steps = [ctypes.c_float() for _ in range(4)], 0
     for path in paths:
+        steps += max(0, pdfium.FPDFPath_CountSegments(path))
+        if steps > _MOST_PATHS:
+            return
         if pdfium.FPDFPageObj_GetBounds(path, *edges):
             x0, y0, x1, y1 = (edge.value for edge in edges)
             lines = [(x0, y0, x1, y1)] if min(x1 - x0, y1 - y0) <= _THIN else _drawn_lines(path)

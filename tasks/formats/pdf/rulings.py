@@ -14,7 +14,7 @@ from tasks.formats.pdf.lines import Line, lines
 from tasks.formats.pdf.segments import Segment, Table
 from tasks.formats.pdf.tables import ordered, rows_of
 
-MOST_RULINGS = 400
+MOST_RULINGS = 200
 """Maximum number of merged rulings of a page, of each direction, with which tables are looked for."""
 THIN = 2.0
 """Maximum thickness of a ruling."""
