@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from tasks.formats.documents.layout import LayoutSpan
 from tasks.formats.pdf import document
 from tasks.formats.pdf.blocks import PdfBlock
 from tasks.formats.pdf.document import read_pdf
@@ -36,7 +37,12 @@ def blocks(monkeypatch: pytest.MonkeyPatch) -> list[PdfBlock]:
     """The blocks of the file that is read next."""
     found: list[PdfBlock] = []
     join = document.join_blocks
-    monkeypatch.setattr(document, "join_blocks", lambda read: found.extend(read) or join(read))
+
+    def kept(read: Sequence[PdfBlock]) -> tuple[str, tuple[LayoutSpan, ...]]:
+        found.extend(read)
+        return join(read)
+
+    monkeypatch.setattr(document, "join_blocks", kept)
     return found
 
 
