@@ -152,8 +152,8 @@ BENCHMARKS = (
     ),
     Benchmark(
         "extraction",
-        "extraction --gold FOLDER --segments FOLDER",
-        "Main text of manually annotated pages, against resiliparse and trafilatura",
+        "extraction --gold FOLDER --segments FOLDER [--kinds FOLDER] [--manuals FOLDER] [--folds FOLDER]",
+        "Main text of annotated pages by kind, and tables of manuals, against resiliparse, trafilatura and magic-html",
         lambda r: (
             f"segments F1 {_f1(r['extractors']['sluice blocks, unseen hosts'])}, "
             f"trafilatura {_f1(r['extractors']['trafilatura default'])}"
@@ -161,7 +161,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         "train_blocks",
-        "train_blocks --gold FOLDER --segments FOLDER [--write]",
+        "train_blocks --gold FOLDER --segments FOLDER --kinds FOLDER [--folds FOLDER] [--write]",
         "Trains the trees of the extractor `blocks`, and scores them on unseen hosts",
         lambda r: f"segments F1 {_f1(r['unseen hosts, nested'])} on unseen hosts, {r['pages']} pages",
     ),
@@ -275,6 +275,17 @@ BENCHMARKS = (
         lambda r: (
             f"words F1 {r['contenders']['sluice']['real']['f1']:.4f}; order of words in columns drawn by rows "
             f"{r['contenders']['sluice']['2 columns, drawn by rows']['order']:.3f}"
+        ),
+    ),
+    Benchmark(
+        "ocr",
+        "ocr --data FOLDER --font FILE",
+        "OCR of drawn pages, clean and damaged, in Latin script and Chinese",
+        lambda r: (
+            f"recall {r['conditions']['clean 200']['Latin']['recall']:.3f} and precision "
+            f"{r['conditions']['clean 200']['Latin']['precision']:.3f} of words, Chinese letters "
+            f"{r['conditions']['clean 200']['Chinese']['recall']:.3f}, clean at 200 dots per inch; "
+            f"{r['conditions']['clean 200']['Latin']['cpu_s_per_page']:.0f} CPU-seconds a page"
         ),
     ),
     Benchmark(

@@ -1,20 +1,28 @@
-"""Main text: the extractors of Sluice and the bare libraries on manually annotated pages, in one run.
+"""Main text: the extractors of Sluice and the bare libraries on annotated pages of several kinds, in one run.
 
-    python -m benchmarks.extraction --gold FOLDER --segments FOLDER [--rounds 3]
+    python -m benchmarks.extraction --gold FOLDER --segments FOLDER [--kinds FOLDER] [--manuals FOLDER]
+        [--folds FOLDER] [--rounds 3]
 
 The pages of `--gold` have their whole main text; the metric is that of the public article extraction benchmark of
 Scrapinghub (now Zyte): 4-word shingles as multisets. The pages of `--segments` have segments that the main text must,
 and must not, contain; the metric is that of trafilatura's evaluation: recall is the share of the former in the text,
-precision their share in all segments in the text, ignoring white space. Every F1 has a 95 % interval by a bootstrap
-over hosts. The trees of `blocks` were trained on these pages, so their score here means little; "blocks, unseen hosts"
-is the cross-validated figure of `train_blocks`: each page is scored by trees that were not trained on its host.
+precision their share in all segments in the text, ignoring white space. `--kinds` has news in many languages, forums,
+recipes and manuals (`page_kinds`), with figures by kind: bags of words, and the found share of a recipe's steps and
+ingredients. `--manuals` has unpacked Debian packages (`manual_tables`): the kept share of the cells of data tables, and
+of tables of navigation.
+
+Every F1 has a 95 % interval by a bootstrap over hosts, except for kinds of fewer than eight hosts. The trees of
+`blocks` were trained on these pages, so their score here means little; "blocks, unseen hosts" is cross-validated: each
+page is scored by trees that were not trained on its site. With `--folds` these are the trees that
+`train_blocks --folds` has written; without it the figures are those of its last result.
 
 Titles, authors, dates and names of sites are compared with the manual annotation: the share of equal values for Sluice
 and trafilatura, ignoring case, punctuation and the order of several authors.
 
-Speed is pages per CPU-second of one process: the sum of the least time of each page over the rounds, the contenders
-taken in turn, so that load on the machine affects all alike. Ours includes steps that the library lacks: the check for
-pages that stall it, cleaning, title, author, date, license. Writes `extraction.json`.
+Speed is pages of `--gold` and `--segments` per CPU-second of one process: the sum of the least time of each page over
+the rounds, the contenders taken in turn, so that load on the machine affects all alike. Ours includes steps that the
+library lacks: the check for pages that stall it, cleaning, title, author, date, license. trafilatura and magic-html
+take part if they are installed. Writes `extraction.json`.
 """
 
 import gzip
@@ -25,6 +33,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,6 +43,9 @@ import numpy as np
 from resiliparse.parse.html import HTMLTree
 
 from benchmarks.harness import keep, last, parser
+from benchmarks.manual_tables import ManualPage, kept_shares, read_manuals
+from benchmarks.page_kinds import KindPage, bag_shares, found_share, read_kinds
+from benchmarks.unseen_hosts import HostedPage, texts_by_folds
 from tasks.formats.web.charset import decode
 from tasks.formats.web.url import host_of
 from tasks.stages.extract.config import ExtractConfig
@@ -42,6 +54,8 @@ from tasks.stages.extract.page_metadata import read_page_metadata
 
 _WORD = re.compile(r"\w+")
 _SLOW, _SLOW_ROUNDS = "trafilatura", 2
+_FEWEST_PAGES, _FEWEST_HOSTS = 3, 8
+_UNSEEN = "sluice blocks, unseen hosts"
 _STATED = ("title", "author", "date", "sitename")
 
 
@@ -88,6 +102,9 @@ class SegmentPage:
     def host(self) -> str:
         """The page's host."""
         return host_of(self.url) or self.url
+
+
+Page = GoldPage | SegmentPage | KindPage
 
 
 @dataclass(frozen=True)
@@ -182,11 +199,12 @@ def score(pages: Sequence[GoldPage], texts: Sequence[str]) -> Score:
     return shingle_score([precision_and_recall(page, text) for page, text in zip(pages, texts, strict=True)])
 
 
-def scores(pages: Sequence[GoldPage | SegmentPage], texts: Sequence[str]) -> dict[str, Any]:
-    """Scores texts of pages of both kinds, with intervals by host."""
+def scores(pages: Sequence[Page], texts: Sequence[str]) -> dict[str, Any]:
+    """Scores texts of pages of all sets, with intervals by host."""
     both = list(zip(pages, texts, strict=True))
     gold = [(page.host, precision_and_recall(page, text)) for page, text in both if isinstance(page, GoldPage)]
     segments = [(page.host, found_segments(page, text)) for page, text in both if isinstance(page, SegmentPage)]
+    of_kinds = [(page, text) for page, text in both if isinstance(page, KindPage)]
     found: dict[str, Any] = {}
     if gold:
         hosts, shares = zip(*gold, strict=True)
@@ -194,21 +212,49 @@ def scores(pages: Sequence[GoldPage | SegmentPage], texts: Sequence[str]) -> dic
     if segments:
         hosts, counts = zip(*segments, strict=True)
         found["segments"] = figures(segment_score(counts), interval(counts, hosts, segment_score))
+    if of_kinds:
+        found["kinds"] = scores_by_kind(of_kinds)
     return found
 
 
-def figures(scored: Score, between: tuple[float, float]) -> dict[str, Any]:
+def scores_by_kind(both: Sequence[tuple[KindPage, str]]) -> dict[str, Any]:
+    """Scores texts of pages by kind; kinds of few pages have no figures, those of few hosts no interval."""
+    found: dict[str, Any] = {}
+    for kind in sorted({page.kind for page, _ in both}):
+        held = [(page, text) for page, text in both if page.kind == kind]
+        if len(held) < _FEWEST_PAGES:
+            continue
+        whole = [(page.host, bag_shares(page, text)) for page, text in held if not page.parts]
+        if whole:
+            found[kind] = {"pages": len(whole), **_of_shares(whole)}
+        for part in sorted({part for page, _ in held for part in page.parts}):
+            shares = [(page.host, found_share(page.parts[part], text)) for page, text in held if part in page.parts]
+            # Only recall is known, which counts as both.
+            recall = _of_shares([(host, (share, share)) for host, share in shares])
+            found[f"{kind}, {part}"] = {"pages": len(shares), "recall": recall["recall"]} | (
+                {"recall_interval": recall["f1_interval"]} if "f1_interval" in recall else {}
+            )
+    return found
+
+
+def _of_shares(of_hosts: Sequence[tuple[str, tuple[float, float]]]) -> dict[str, Any]:
+    hosts, shares = zip(*of_hosts, strict=True)
+    enough = len(set(hosts)) >= _FEWEST_HOSTS
+    return figures(shingle_score(shares), interval(shares, hosts, shingle_score) if enough else None)
+
+
+def figures(scored: Score, between: tuple[float, float] | None) -> dict[str, Any]:
     """Returns a score in the format of the result file."""
-    return {
+    found: dict[str, Any] = {
         "precision": round(scored.precision, 4),
         "recall": round(scored.recall, 4),
         "f1": round(scored.f1, 4),
-        "f1_interval": [round(limit, 4) for limit in between],
     }
+    return found | ({"f1_interval": [round(limit, 4) for limit in between]} if between else {})
 
 
 def contenders() -> dict[str, Callable[[str], str]]:
-    """Returns every extractor as a function from a decoded page to its text; trafilatura only if it is installed."""
+    """Returns every extractor as a function from a decoded page to its text; others' only if they are installed."""
     from resiliparse.extract.html2text import extract_plain_text
 
     def ours(extractor: str) -> Callable[[str], str]:
@@ -221,14 +267,32 @@ def contenders() -> dict[str, Callable[[str], str]]:
         "sluice visible": ours("visible"),
         "resiliparse main_content": partial(extract_plain_text, main_content=True, preserve_formatting=True),
     }
-    try:
+    if find_spec("magic_html"):
+        found["magic_html"] = _magic_html()
+    if find_spec(_SLOW):
         import trafilatura
-    except ImportError:
-        return found
-    found["sluice trafilatura"] = ours("trafilatura")
-    found["trafilatura default"] = lambda html: trafilatura.extract(html) or ""
-    found["trafilatura favor_precision"] = lambda html: trafilatura.extract(html, favor_precision=True) or ""
+
+        found["sluice trafilatura"] = ours("trafilatura")
+        found["trafilatura default"] = lambda html: trafilatura.extract(html) or ""
+        found["trafilatura favor_precision"] = lambda html: trafilatura.extract(html, favor_precision=True) or ""
     return found
+
+
+def _magic_html() -> Callable[[str], str]:
+    """Returns magic-html, which gives the HTML of the main text; resiliparse turns all of that into text."""
+    from resiliparse.extract.html2text import extract_plain_text
+
+    extractor = import_module("magic_html").GeneralExtractor()
+
+    def extract(html: str) -> str:
+        try:
+            found = extractor.extract(html, base_url="https://host.example/")["html"]
+        except Exception:  # it fails on some pages
+            return ""
+        text: str = extract_plain_text(found, preserve_formatting=True, list_bullets=False)
+        return text
+
+    return extract
 
 
 def measure(pages: Sequence[GoldPage | SegmentPage], rounds: int) -> dict[str, dict[str, Any]]:
@@ -299,19 +363,46 @@ def _authors(names: str | list[str]) -> list[str]:
     return sorted(map(_plain, re.split(r"[;,/&]|\b(?:und|and|et|y)\b", joined)))
 
 
+def scored_on_all(
+    gold: Sequence[GoldPage],
+    segments: Sequence[SegmentPage],
+    kinds: Sequence[KindPage],
+    manuals: Sequence[ManualPage],
+    texts_of: Callable[[Sequence[HostedPage]], Sequence[str]],
+) -> dict[str, Any]:
+    """Scores one extractor, a function from pages to their texts, on all sets."""
+    found = scores([*gold, *segments, *kinds], texts_of([*gold, *segments, *kinds]))
+    return found | ({"tables": kept_shares(manuals, texts_of(manuals))} if manuals else {})
+
+
+def _texts_by(extract: Callable[[str], str], pages: Sequence[HostedPage]) -> list[str]:
+    return [extract(page.html) for page in pages]
+
+
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--gold", required=True, type=Path, help="folder with html/ and ground-truth.json")
     options.add_argument("--segments", required=True, type=Path, help="folder with html/ and pages.jsonl")
+    options.add_argument("--kinds", type=Path, help="folder with pages.jsonl.zst")
+    options.add_argument("--manuals", type=Path, help="folder with the unpacked packages of manual_tables.MANUALS")
+    options.add_argument("--folds", type=Path, help="folder that train_blocks --folds has written")
     options.add_argument("--rounds", type=int, default=3)
     given = options.parse_args()
     gold, segments = read_pages(given.gold), read_segments(given.segments)
+    kinds = read_kinds(given.kinds) if given.kinds else []
+    manuals = read_manuals(given.manuals) if given.manuals else []
     pages: list[GoldPage | SegmentPage] = [*gold, *segments]
     extractors = measure(pages, given.rounds)
-    extractors["sluice blocks, unseen hosts"] = last("train_blocks")["unseen hosts, nested"]
+    for name, extract in contenders().items():
+        extractors[name] |= scored_on_all([], [], kinds, manuals, partial(_texts_by, extract))
+    extractors[_UNSEEN] = (
+        scored_on_all(gold, segments, kinds, manuals, partial(texts_by_folds, given.folds))
+        if given.folds
+        else last("train_blocks")["unseen hosts, nested"]
+    )
     result = {
-        "libraries": _versions("resiliparse", "trafilatura"),
-        "pages": {"gold": len(gold), "segments": len(segments)},
+        "libraries": _versions("resiliparse", "trafilatura", "magic_html"),
+        "pages": {"gold": len(gold), "segments": len(segments), "kinds": len(kinds), "manuals": len(manuals)},
         "megabytes": round(sum(len(page.raw) for page in pages) / 1e6, 2),
         "extractors": extractors,
         "stated": stated(segments),

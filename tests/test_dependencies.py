@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 OURS = {"tasks", "operators", "sluice_ui", "sluice_plugin"}
-EXTRAS_OF_STAGES = ("train", "gguf", "render", "kenlm", "ner", "careful", "lm-eval", "kafka", "delta", "iceberg")
+EXTRAS_OF_STAGES = ("train", "gguf", "render", "kenlm", "ner", "careful", "lm-eval", "kafka", "delta", "iceberg", "ocr")
 BY_NAME = {
     "adlfs": "fsspec loads it for abfs:// addresses",
     "apache-airflow": "brings core and task SDK of one version",
@@ -25,12 +25,13 @@ BY_NAME = {
     "awkward": "gigatoken returns its arrays",
     "gcsfs": "fsspec loads it for gs:// addresses",
     "lxml-html-clean": "lxml.html.clean, which trafilatura imports",
+    "onnxruntime": "rapidocr runs its models with it",
     "plotly": "the pages serve its script",
     "psycopg2-binary": "the demo imports it, and SQLAlchemy as its driver",
     "s3fs": "fsspec loads it for s3:// addresses",
 }
 """Distributions that are loaded by the name of a protocol or a setting, and by what."""
-NOT_INSTALLED = {"openlineage": "apache-airflow-providers-openlineage"}
+NOT_INSTALLED = {"openlineage": "apache-airflow-providers-openlineage", "cv2": "opencv-python-headless"}
 """Modules of optional packages that are not installed here, with the requirement that brings them."""
 
 

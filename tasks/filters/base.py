@@ -75,6 +75,10 @@ class Annotator(Config):
     needs: ClassVar[tuple[str, ...]] = ()
     """Annotators that it requires: they must be in use and come before it."""
 
+    places: ClassVar[bool] = False
+    """Whether its values are places in the text. It then reads the text as it is stored, and all others read it without
+    the marks of Markdown."""
+
     splits: ClassVar[tuple[str, ...]] = ("words", "line_columns")
     """The splits of a batch that it reads; the others are freed before it runs."""
 

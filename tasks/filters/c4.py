@@ -29,6 +29,8 @@ _KEPT, _LOREM, _CURLY, _DROPPED = range(4)
 class C4Measures(Annotator):
     """Measurements of C4's rules. `dropped_lines` has the 0-based indices of the lines that C4 removes from a text."""
 
+    places: ClassVar[bool] = True
+
     version: ClassVar[int] = 2
 
     end_marks: bool = True

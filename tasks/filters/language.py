@@ -80,6 +80,8 @@ class LanguageLabels(Annotator):
     _model: Any = PrivateAttr(default=None)
     _codes: dict[str, str] = PrivateAttr(default_factory=dict)
 
+    places: ClassVar[bool] = True
+
     splits: ClassVar[tuple[str, ...]] = ()
 
     def external(self) -> list[str]:

@@ -44,6 +44,8 @@ class Pii(Annotator):
     the module of its recogniser.
     """
 
+    places: ClassVar[bool] = True
+
     splits: ClassVar[tuple[str, ...]] = ()
     version: ClassVar[int] = 2
 

@@ -48,6 +48,7 @@ DOCUMENT = pa.schema(
         # A JSON object: other fields of a row of a dump, or `author` and `site` of a page that states them; else null.
         pa.field("metadata", pa.string()),
         pa.field("text", pa.string(), nullable=False),
+        pa.field("form", pa.string()),  # "markdown": the text has marks (`structure`); "plain" or null: it has none
         pa.field("source", pa.string(), nullable=False),  # "web", or the name of a file source
         pa.field("payload_digest", pa.string(), nullable=False),  # "sha1:BASE32" of the payload as received
         pa.field("warc_file", pa.string(), nullable=False),
@@ -98,6 +99,9 @@ PAGES = pa.schema(
     ]
 )
 """How much a page needs OCR (0 to 1), and whether it was omitted for that reason."""
+
+READ_PAGES = PAGES.append(pa.field("confidence", pa.float32()))
+"""PAGES of a recipe with OCR: also the mean confidence (0 to 1) of the letters of a page that it has read."""
 
 CONTAMINATION = "contamination"
 """Kind of the artifact, its role as an input, and the folder with one row per document."""

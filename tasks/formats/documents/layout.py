@@ -30,8 +30,12 @@ class LayoutSpan:
 
 @dataclass(frozen=True, slots=True)
 class PageScore:
-    """How much a page needs OCR: 1-based page number, score from 0 to 1, and whether the page was omitted for it."""
+    """How much a page needs OCR: 1-based page number, score from 0 to 1, and whether the page was omitted for it.
+
+    `confidence` is the mean confidence, from 0 to 1, of the letters of a page that was read by recognition.
+    """
 
     page: int
     score: float
     needs_ocr: bool
+    confidence: float | None = None

@@ -114,12 +114,17 @@ def clean(text: str) -> str:
     """
     if text.isascii() and text.isprintable():
         return text.rstrip()  # one line, as URLs and titles are
-    if unusual := _unusual(text):
-        text = _without_oddities(text, unusual)
-    text = "\n".join([line.rstrip() for line in text.split("\n")])
+    text = clean_code(text)
     while "\n\n\n" in text:  # ten times faster than a regular expression
         text = text.replace("\n\n\n", "\n\n")
-    return text.strip("\n")
+    return text
+
+
+def clean_code(text: str) -> str:
+    """Returns a text as `clean` does, with all its blank lines, which source code has between its definitions."""
+    if unusual := _unusual(text):
+        text = _without_oddities(text, unusual)
+    return "\n".join([line.rstrip() for line in text.split("\n")]).strip("\n")
 
 
 def _unusual(text: str) -> str:

@@ -1,23 +1,28 @@
 """A PDF file as one text with the position of each block, and the OCR score of each page.
 
-Reads the bytes of a file. Running heads, running feet and page numbers, which repeat at the same position from page to
-page, are removed; paragraphs that continue in the next column or on the next page are joined. Memory grows with the
-number of characters, which `reader.Limits` bounds: segments of all pages are kept until running heads are detected.
+Reads the bytes of a file. Pages without a usable text layer may be read from their bitmaps, after all others. Running
+heads, running feet and page numbers, which repeat at the same position from page to page, are removed; paragraphs that
+continue in the next column or on the next page are joined. Memory grows with the number of characters, which
+`reader.Limits` bounds: segments of all pages are kept until running heads are detected.
 """
 
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from tasks.formats.documents.layout import Box, LayoutSpan, PageScore
 from tasks.formats.documents.text import clean
 from tasks.formats.pdf.blocks import END, BodyStyle, PdfBlock, blocks, step_of
-from tasks.formats.pdf.characters import RawPage, displayed
+from tasks.formats.pdf.characters import displayed
 from tasks.formats.pdf.columns import regions
 from tasks.formats.pdf.health import NEEDS_OCR, health
 from tasks.formats.pdf.lines import lines
 from tasks.formats.pdf.reader import Limits, open_pdf, pages, title_of
+from tasks.formats.pdf.recognized import ReadPage
+from tasks.formats.pdf.render import Bitmap, render_page
 from tasks.formats.pdf.rulings import dividers, with_tables
 from tasks.formats.pdf.segments import Segment, segments, without_ruby
 
@@ -52,6 +57,22 @@ _USELESS_TITLES = (
 
 PageReader = Callable[[int], Sequence[PdfBlock] | None]
 """Reads a page without usable text by other means, such as OCR: page number -> blocks, or None on failure."""
+
+
+@dataclass(frozen=True)
+class BitmapReader:
+    """Reads the bitmaps of pages without usable text.
+
+    Attributes:
+        read: returns what a bitmap says; None if it cannot be read.
+        dpi: dots per inch of the bitmaps.
+        max_pages: maximum number of pages of a file that it reads; the pages after them still need OCR.
+    """
+
+    read: Callable[[Bitmap], ReadPage | None]
+    dpi: int = 200
+    max_pages: int = 500
+
 
 _OUTERMOST = 3
 _REPEATED = 3
@@ -94,7 +115,12 @@ class _Page:
 
 
 def read_pdf(
-    data: bytes, limits: Limits | None = None, read_page: PageReader | None = None, *, all_pages: bool = False
+    data: bytes,
+    limits: Limits | None = None,
+    read_page: PageReader | None = None,
+    *,
+    all_pages: bool = False,
+    bitmaps: BitmapReader | None = None,
 ) -> PdfText:
     """Reads a file; pages that need OCR give no text unless `read_page` reads them.
 
@@ -103,13 +129,14 @@ def read_pdf(
         limits: resource limits.
         read_page: reads pages by other means, such as OCR.
         all_pages: whether `read_page` reads all pages instead of only those that need OCR.
+        bitmaps: reads the bitmaps of the pages that need OCR.
 
     Raises:
         PdfError: the file cannot be opened, or exceeds a limit; see `reader`.
     """
     limits = limits or Limits()
     pages_read, scores = [], []
-    raw_pages: dict[int, RawPage] = {}
+    to_displayed: dict[int, Callable[[Box], Box]] = {}
     with open_pdf(data, limits) as document:
         file_title = title_of(document)
         for raw in pages(document, limits):
@@ -123,16 +150,36 @@ def read_pdf(
                 page.upright, page.turned = segments(raw.chars, dividers(raw.rulings))
                 page.upright = without_ruby(page.upright)
                 page.rulings = raw.rulings
-                raw_pages[raw.number] = replace(raw, chars=[], rulings=[])
+                to_displayed[raw.number] = partial(displayed, page=replace(raw, chars=[], rulings=[]))
             scores.append(PageScore(raw.number, round(score, 3), unreadable and ocr_blocks is None))
             pages_read.append(page)
+        if bitmaps:
+            read = _read_bitmaps(document, scores, bitmaps)
+            for number, found in read.items():
+                page = pages_read[number - 1]
+                page.height, page.upright, page.other = found.height or page.height, found.segments, found.blocks
+                scores[number - 1] = replace(scores[number - 1], needs_ocr=False, confidence=found.confidence)
+                to_displayed[number] = found.displayed
     blocks_read = _blocks(pages_read)
     text, layout = join_blocks(blocks_read)
     layout = tuple(
-        replace(span, box=displayed(span.box, raw_pages[span.page])) if span.page in raw_pages else span
-        for span in layout
+        replace(span, box=to_displayed[span.page](span.box)) if span.page in to_displayed else span for span in layout
     )
     return PdfText(text, _title(file_title, blocks_read), layout, tuple(scores))
+
+
+def _read_bitmaps(document: Any, scores: Sequence[PageScore], reader: BitmapReader) -> dict[int, ReadPage]:
+    """Returns what the bitmaps of the pages that need OCR say, by page number; pages that cannot be read are missing.
+
+    They are read after all other pages, so that their time does not count as time of the text layer.
+    """
+    read: dict[int, ReadPage] = {}
+    for number in [score.page for score in scores if score.needs_ocr][: reader.max_pages]:
+        bitmap = render_page(document, number, reader.dpi)
+        found = reader.read(bitmap) if bitmap else None
+        if found is not None:
+            read[number] = found
+    return read
 
 
 def _blocks(pages: Sequence[_Page]) -> list[PdfBlock]:

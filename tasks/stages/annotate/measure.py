@@ -20,9 +20,10 @@ from tasks.filters.base import Annotator
 from tasks.filters.batch import DocumentBatch
 from tasks.filters.catalogue import annotator
 from tasks.formats.documents.document import check_ids_digest, ids_digest, with_ids_digest
+from tasks.formats.documents.structure import without_marks
 from tasks.stages.annotate import AnnotateConfig
 
-_COLUMNS = ["id", "text", "source", "url"]
+_COLUMNS = ["id", "text", "source", "url", "form"]
 _ERROR = pa.field("error", pa.string())
 
 
@@ -129,11 +130,15 @@ def run_annotators(
     Returns:
         results by annotator.
     """
-    batch, remaining = _batch(documents), list(annotators.values())
+    remaining = list(annotators.values())
+    stored = _batch(documents)
+    plain = _batch(_without_marks(documents)) if _is_marked(documents) else stored
     results = dict(existing)
     for position, (name, current) in enumerate(annotators.items()):
         # The splits of a document of 16 MB take hundreds of megabytes; they are freed before models allocate memory.
-        batch.free_splits(but={split for later in remaining[position:] for split in later.splits})
+        for batch in {id(batch): batch for batch in (stored, plain)}.values():
+            batch.free_splits(but={split for later in remaining[position:] for split in later.splits})
+        batch = stored if current.places else plain
         read = {other: results[other] for other in reads_of(current, list(results))}
         results[name] = _run_annotator(documents, current, read, batch)
     return {name: results[name] for name in annotators}
@@ -150,7 +155,7 @@ def _run_annotator(
     cause = f"not measured: {', '.join(failed)} failed"
     if not failed:
         try:
-            batch = batch or _batch(documents)
+            batch = batch or _batch(documents if current.places else _without_marks(documents))
             batch.set_annotations({other: result.column for other, result in read.items()})
             return AnnotatorResult(pa.nulls(documents.num_rows, pa.string()), current.annotate(batch))
         except Exception as error:  # one document must not fail a part
@@ -167,5 +172,18 @@ def _run_annotator(
 
 
 def _batch(documents: pa.Table) -> DocumentBatch:
-    texts, sources, urls = (documents.column(name).to_pylist() for name in _COLUMNS[1:])
+    texts, sources, urls = (documents.column(name).to_pylist() for name in ("text", "source", "url"))
     return DocumentBatch(texts, sources, urls, column=documents.column("text").combine_chunks())
+
+
+def _is_marked(documents: pa.Table) -> bool:
+    return "markdown" in documents.column("form").unique().to_pylist()
+
+
+def _without_marks(documents: pa.Table) -> pa.Table:
+    """Returns the documents with the plain text of those that have marks of Markdown."""
+    if not _is_marked(documents):
+        return documents
+    columns = (documents.column(name).to_pylist() for name in ("text", "form"))
+    texts = [without_marks(text) if form == "markdown" else text for text, form in zip(*columns, strict=True)]
+    return documents.set_column(documents.column_names.index("text"), "text", pa.chunked_array([texts], pa.string()))

@@ -101,15 +101,21 @@ _NONE = 2.0
 
 # Character classes; there are fewer than 16, so that a pair of classes is one byte.
 _OTHER, _SPACE, _UPPER, _LOWER, _DIGIT, _COMMA, _END, _CLOSING, _BAR, _SIGN, _BULLET, _QUOTE, _COLON = range(13)
+_HAN, _THAI = 13, 14  # letters of scripts that have no spaces between words, by the length of their words
+_HAN_PER_WORD, _THAI_PER_WORD = 2, 4
+_UNSPACED = {
+    _HAN: ((0x3005, 0x3007), (0x3040, 0x30FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF)),
+    _THAI: ((0x0E00, 0x0EFF), (0x0F40, 0x0FBC), (0x1000, 0x109F), (0x1780, 0x17D3)),
+}
 _PUNCTUATION = {
-    _COMMA: ",",
-    _END: ".!?…。！？",
-    _CLOSING: '"”’»)]',
+    _COMMA: ",，、،",
+    _END: ".!?…。！？।۔؟።။។",
+    _CLOSING: '"”’»)]」』）】》',
     _BAR: "|",
     _SIGN: "©@",
     _BULLET: "[(•-–—>*+",
     _QUOTE: "'“«‘„「",
-    _COLON: ":",
+    _COLON: ":：",
 }
 _LAST = 0xFFFF
 
@@ -122,27 +128,31 @@ def _character_kinds() -> NDArray[np.uint8]:
         kinds[code] = _SPACE * letter.isspace() + _UPPER * letter.isupper() + _LOWER * letter.islower()
     kinds[ord("0") : ord("9") + 1] = _DIGIT
     kinds[[*range(0x2000, 0x200E), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000, 0xFEFF]] = _SPACE
+    for kind, ranges in _UNSPACED.items():
+        for start, end in ranges:
+            kinds[start : end + 1] = kind
     for kind, letters in _PUNCTUATION.items():
         kinds[[ord(letter) for letter in letters]] = kind
     return kinds
 
 
 def _pair_counts() -> Numbers:
-    """Returns for each pair of adjacent classes its increments of the ten counts, of shape (256, 10).
+    """Returns for each pair of adjacent classes its increments of the twelve counts, of shape (256, 12).
 
     The counts are those of `_count_characters`: words, capitalized words, sentence ends, digits, commas, bars, signs,
-    upper case, lower case, and characters without spaces.
+    upper case, lower case, characters without spaces, and letters of each class of scripts without spaces.
     """
-    pairs = np.zeros((16, 16, 10))
+    pairs = np.zeros((16, 16, 12))
     pairs[_SPACE, :, 0] = 1  # a word begins
-    pairs[_SPACE, _SPACE, 0] = 0
+    pairs[_SPACE, [_SPACE, _HAN, _THAI], 0] = 0
+    pairs[:, _HAN, 10] = pairs[:, _THAI, 11] = 1
     pairs[_SPACE, _UPPER, 1] = 1
-    pairs[_END, [_SPACE, _CLOSING], 2] = 1
+    pairs[_END, [_SPACE, _CLOSING, _HAN], 2] = 1
     for column, kind in enumerate((_DIGIT, _COMMA, _BAR, _SIGN, _UPPER, _LOWER), 3):
         pairs[:, kind, column] = 1
     pairs[:, :, 9] = 1
     pairs[:, _SPACE, 9] = 0
-    return pairs.reshape(256, 10).astype(np.int64)
+    return pairs.reshape(256, 12).astype(np.int64)
 
 
 _KINDS = _character_kinds()
@@ -203,7 +213,8 @@ def _count_characters(page: Blocks, values: Floats) -> None:
     counts = (
         np.bincount(block * _CLASSES + _CLASS[pair], minlength=number * _CLASSES).reshape(-1, _CLASSES) @ _INCREMENTS
     )
-    words, capitals, sentences, digits, commas, bars, signs, upper, lower, letters = counts.T
+    words, capitals, sentences, digits, commas, bars, signs, upper, lower, letters, han, thai = counts.T
+    words = words + -(-han // _HAN_PER_WORD) - (-thai // _THAI_PER_WORD)
     visible = np.append(np.flatnonzero(kinds != _SPACE), 0)  # a block may consist of invisible characters
     bounds = np.searchsorted(block[visible[:-1]], np.arange(number + 1))
     start, stop = visible[bounds[:-1]], visible[bounds[1:] - 1]

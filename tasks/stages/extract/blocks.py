@@ -9,8 +9,8 @@ The trees are oblivious: all nodes of one depth compare the same feature with th
 "CatBoost: unbiased boosting with categorical features", NeurIPS 2018), so that a few NumPy calls evaluate all trees for
 all blocks. Leaves are integers, whose sums are equal on every machine.
 
-The trees were trained on articles and would drop the signatures and short notes of a manual. For documentation, and for
-pages in which they find no main text, the caller uses the main text of resiliparse.
+Data tables and code are kept or dropped whole (`page_structure`). For pages in which the trees find no main text, the
+caller uses the main text of resiliparse.
 """
 
 import functools
@@ -23,8 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 from resiliparse.parse.html import HTMLTree
 
+from tasks.formats.documents.structure import Block
 from tasks.stages.extract.block_features import COLUMNS, CONTEXT, context, features
 from tasks.stages.extract.page_blocks import Blocks, read_blocks
+from tasks.stages.extract.page_structure import NEVER, structure, units, whole
 
 SCALE = 1 << 12
 """Units of a leaf value per unit of log odds."""
@@ -36,17 +38,18 @@ _AT = {name: index for index, name in enumerate(COLUMNS)}
 _WORDS, _LINK_SHARE, _ENDS_SENTENCE, _IN_COMMENTS = (
     _AT[name] for name in ("words", "link_share", "ends_sentence", "named_comment")
 )
-_LINKED, _SHORT, _NEVER = 0.9, 6, -9.0
-_OF_DOCUMENTATION = "pre, code, dt"
-# A page with so many of these elements counts as documentation; 2 % of real articles have as many.
-_DOCUMENTATION = 16
+_LINKED, _SHORT = 0.9, 6
 # An element named after comments that has a larger share of the page contains the article as well.
 _MOST_COMMENTS = 0.8
 _UNLINKED, _SHORTEST_COMMENT = 0.3, 4
+# A page with so many words of main text outside of readers' comments is an article.
+_ARTICLE = 150
+_LEAST_FOUND, _LONG_ENOUGH = 0.8, 20
+_WINDOW = 20_000  # characters that another extractor's text may have between two blocks of the page
 _SHORTEST_PARAGRAPH = 15  # words
 # A page with most of its candidate text in blocks with odds between 1 : 2.7 and 2.7 : 1 differs from the training data.
 _UNCERTAIN, _MAX_UNCERTAIN_SHARE = 1.0, 0.7
-_SEPARATORS = ("\t", "\n", "\n\n")
+_DISPLAYED = (("$$", "$$"), (r"\[", r"\]"))
 
 
 @dataclass(frozen=True)
@@ -99,36 +102,84 @@ class BlockClassifier:
     second: Trees
 
 
-def blocks_text(
-    tree: HTMLTree, title: str, *, comments: bool = False, classifier: BlockClassifier | None = None
-) -> str:
-    """Returns the main text of a page.
+def main_blocks(
+    tree: HTMLTree,
+    title: str,
+    *,
+    comments: bool = False,
+    most_rows: int | None = None,
+    classifier: BlockClassifier | None = None,
+) -> list[Block]:
+    """Returns the main text of a page as blocks.
 
     Args:
         tree: the parsed page.
         title: text of its title element.
         comments: whether readers' comments are kept.
+        most_rows: see `page_structure.units`.
         classifier: the trees; None for those of the package.
 
     Returns:
-        the text; "" for documentation, for an uncertain classification, and if no paragraph is main text.
+        the blocks; none for an uncertain classification, and if no paragraph is main text.
     """
-    page = None if _is_documentation(tree) else read_blocks(tree)
+    page = read_blocks(tree)
     if page is None:
-        return ""
+        return []
     rows = features(page, title.lower())
     odds = block_odds(page, rows, classifier or default_classifier())
-    is_main = odds > 0
+    found = units(page, most_rows)
+    is_main = whole(page, found, odds, rows[_WORDS])
     if not (is_main & (rows[_WORDS] >= _SHORTEST_PARAGRAPH)).any() or _is_uncertain(odds, rows[_WORDS]):
-        return ""
+        return []
+    in_comments = rows[_IN_COMMENTS] <= _MOST_COMMENTS
     if comments:
-        is_main |= _comments(rows)
-    return join_blocks(page, is_main)
+        is_main |= in_comments & _is_comment(rows)
+    elif rows[_WORDS][is_main & ~in_comments].sum() >= _ARTICLE:  # else a thread, whose posts have such names
+        is_main &= ~in_comments
+    if any(opening in page.source for opening, _ in _DISPLAYED):
+        _add_formulas(page, is_main)
+    return structure(page, is_main, found)
 
 
-def _is_documentation(tree: HTMLTree) -> bool:
-    document = tree.document
-    return document is not None and len(document.query_selector_all(_OF_DOCUMENTATION)) >= _DOCUMENTATION
+def all_blocks(tree: HTMLTree, *, most_rows: int | None = None) -> list[Block]:
+    """Returns all blocks of a page outside of menus, footers and controls, as for a chapter of a book."""
+    page = read_blocks(tree)
+    if page is None:
+        return []
+    return structure(page, np.ones(len(page), np.bool_), units(page, most_rows))
+
+
+def blocks_of_text(tree: HTMLTree, text: str, *, most_rows: int | None = None) -> list[Block]:
+    """Returns the blocks of a page whose text another extractor has selected.
+
+    Args:
+        tree: the parsed page.
+        text: the text of the other extractor, in the order of the page.
+        most_rows: see `page_structure.units`.
+
+    Returns:
+        the blocks; none if they have less than `_LEAST_FOUND` of the text.
+    """
+    page = read_blocks(tree)
+    if page is None:
+        return []
+    wanted = "".join(text.split())
+    mask = np.zeros(len(page), np.bool_)
+    at = found = 0
+    for index in range(len(page)):
+        block = "".join(page.text(index).split())
+        farthest = at + len(block) + (_WINDOW if len(block) >= _LONG_ENOUGH else 0)
+        start = wanted.find(block, at, farthest)
+        if start >= 0 and block:
+            mask[index] = True
+            at, found = start + len(block), found + len(block)
+    if found < _LEAST_FOUND * len(wanted):
+        return []
+    groups = units(page, most_rows)
+    for unit in groups:
+        span = slice(unit.first, unit.last)
+        mask[span] = 2 * mask[span].sum() >= unit.last - unit.first
+    return structure(page, mask, groups)
 
 
 def _is_uncertain(odds: NDArray[np.float64], words: NDArray[np.float32]) -> bool:
@@ -136,16 +187,30 @@ def _is_uncertain(odds: NDArray[np.float64], words: NDArray[np.float32]) -> bool
     return bool(candidate_words[odds < _UNCERTAIN].sum() > _MAX_UNCERTAIN_SHARE * candidate_words.sum())
 
 
-def _comments(rows: NDArray[np.float32]) -> NDArray[np.bool_]:
+def _add_formulas(page: Blocks, is_main: NDArray[np.bool_]) -> None:
+    """Adds displayed formulas next to main text: they have no words by which a block is classified."""
+    formulas = [
+        index
+        for index, begin in enumerate(page.begin.tolist())
+        for opening, closing in _DISPLAYED
+        if page.source.startswith(opening, begin) and page.text(index).endswith(closing)
+    ]
+    for order, beside in ((formulas, -1), (reversed(formulas), 1)):
+        for index in order:
+            if 0 <= index + beside < len(page) and is_main[index + beside]:
+                is_main[index] = True
+
+
+def _is_comment(rows: NDArray[np.float32]) -> NDArray[np.bool_]:
     text = (rows[_LINK_SHARE] < _UNLINKED) & (rows[_WORDS] >= _SHORTEST_COMMENT)
-    mask: NDArray[np.bool_] = text & (rows[_ENDS_SENTENCE] > 0) & (rows[_IN_COMMENTS] <= _MOST_COMMENTS)
+    mask: NDArray[np.bool_] = text & (rows[_ENDS_SENTENCE] > 0)
     return mask
 
 
 def block_odds(page: Blocks, rows: NDArray[np.float32], classifier: BlockClassifier) -> NDArray[np.float64]:
     """Returns the log odds that blocks are main text; `rows` are their `features`."""
     indices = np.flatnonzero(candidates(rows))
-    odds = np.full(len(page), _NEVER)
+    odds = np.full(len(page), NEVER)
     if len(indices):
         odds[indices] = classifier.first.odds(rows[:, indices])
         around = context(page, rows, odds)
@@ -157,19 +222,6 @@ def candidates(rows: NDArray[np.float32]) -> NDArray[np.bool_]:
     """Returns a mask of the blocks to classify: all but short links, which are half of all blocks."""
     mask: NDArray[np.bool_] = (rows[_LINK_SHARE] < _LINKED) | (rows[_WORDS] > _SHORT)
     return mask
-
-
-def join_blocks(page: Blocks, mask: NDArray[np.bool_]) -> str:
-    """Returns the text of the blocks in `mask`; separators of dropped blocks are preserved."""
-    indices = np.flatnonzero(mask)
-    if not len(indices):
-        return ""
-    # The widest separator since the previous block in the mask.
-    widest = np.maximum.reduceat(page.separator[: indices[-1] + 1], np.append(0, indices[:-1] + 1))
-    parts: list[str] = []
-    for index, separator in zip(indices.tolist(), widest.tolist(), strict=True):
-        parts += (_SEPARATORS[separator], page.text(index))
-    return "".join(parts[1:])
 
 
 @functools.cache

@@ -78,7 +78,7 @@ def extract_capture(payload: bytes, headers: BodyHeaders, options: ExtractOption
     if parser := options.parsers.get(kind):
         from tasks.stages.extract.parser import parse_body
 
-        content = parse_body(*parser, data, headers.url)
+        content = parse_body(*parser, data, headers.url, options.text)
         return replace(content, language_hint=content.language_hint or clean(headers.language)[:_MAX_LANGUAGE])
     if reason := refusal(data, kind):
         raise Rejected(reason)
@@ -94,6 +94,7 @@ def extract_capture(payload: bytes, headers: BodyHeaders, options: ExtractOption
         raise Rejected("noindex")
     return Content(
         text=page.text,
+        form=options.text,
         title=stated.title,
         language_hint=stated.language or language,
         published=stated.published,

@@ -105,7 +105,7 @@ def _whole_file(unit: InputUnit, config: ExtractConfig, quick: bool) -> Iterator
     if source.kind in _OF_FILE:
         to_content = _OF_FILE[source.kind]
     else:
-        to_content = partial(parse_body, source.kind, json.dumps(config.parsers[source.kind]))
+        to_content = partial(parse_body, source.kind, json.dumps(config.parsers[source.kind]), form=config.text)
     yield InputRow(
         url=url,
         source=source.name,

@@ -57,7 +57,10 @@ _SETTINGS = {
 _ROW = struct.Struct("=Q")
 """Layout of the mapped file: the number of the current row in its batch."""
 MEMORY_BYTES = 640 << 20
-"""Bytes of address space that the child may allocate after its start."""
+"""Bytes of address space that the child may allocate after its start, unless a parser needs more."""
+
+_Start = tuple[int, tuple[str, ...]]
+"""First message to the child: its limit of memory, and the modules that it imports."""
 
 
 class ExtractionGuard:
@@ -67,12 +70,19 @@ class ExtractionGuard:
         cpu_s: limit of CPU seconds per row.
         modules: modules that the child imports before its first row, because their import takes long.
         silent_s: limit of wall-clock seconds per row; None for 20 times `cpu_s`.
+        memory_bytes: bytes of address space that the child may allocate after its start.
     """
 
-    def __init__(self, cpu_s: float, modules: Sequence[str] = (), silent_s: float | None = None) -> None:
+    def __init__(
+        self,
+        cpu_s: float,
+        modules: Sequence[str] = (),
+        silent_s: float | None = None,
+        memory_bytes: int = MEMORY_BYTES,
+    ) -> None:
         self._cpu_s = cpu_s
         self._silent_s = PATIENCE * cpu_s if silent_s is None else silent_s
-        self._modules = (*_MODULES, *modules)
+        self._start = (memory_bytes, (*_MODULES, *modules))
 
     def outcomes(self, rows: Iterable[InputRow]) -> Iterator[tuple[InputRow, Outcome]]:
         """Yields every row with its outcome, in order; refused rows are not sent to the child.
@@ -102,7 +112,7 @@ class ExtractionGuard:
         retried = -1  # the row that is retried in a new child
         while len(outcomes) < len(calls):
             start = len(outcomes)
-            child = _fresh_child(self._modules) if retried == start else _idle_child(self._modules)
+            child = _fresh_child(self._start) if retried == start else _idle_child(self._start)
             try:
                 for outcome in child.outcomes(calls[start:], self._cpu_s, self._silent_s):
                     outcomes.append(outcome)
@@ -134,11 +144,11 @@ class _ChildExitError(Exception):
 class _Child:
     """The worker's end of a child process."""
 
-    def __init__(self, modules: tuple[str, ...]) -> None:
+    def __init__(self, start: _Start) -> None:
         import subprocess  # here, because the child imports this module, too
         import tempfile
 
-        self.modules = modules
+        self.start = start
         self.parent = os.getpid()
         with tempfile.TemporaryFile(buffering=0) as file:
             file.write(_ROW.pack(0))
@@ -162,7 +172,7 @@ class _Child:
             with contextlib.suppress(OSError, AttributeError):  # smaller pipes only cause more context switches
                 fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE)
         try:
-            self._send(modules)
+            self._send(start)
             self._receive(_START_S)
         except _ChildExitError as death:
             self.end()
@@ -246,23 +256,23 @@ def idle_children() -> list[int]:
     return [child.pid for child in _idle if child.parent == os.getpid()]
 
 
-def _idle_child(modules: tuple[str, ...]) -> _Child:
+def _idle_child(start: _Start) -> _Child:
     while True:
         try:
             child = _idle.pop()  # the threads of a worker share this list
         except IndexError:
-            return _Child(modules)
+            return _Child(start)
         # After a fork, the list has children of the parent process, which must not be used here.
-        if child.parent == os.getpid() and child.modules == modules:
+        if child.parent == os.getpid() and child.start == start:
             return child
         child.end()
 
 
-def _fresh_child(modules: tuple[str, ...]) -> _Child:
+def _fresh_child(start: _Start) -> _Child:
     """Returns a new child; ends an idle one, so that the number of children does not grow."""
     with contextlib.suppress(IndexError):
         _idle.pop().end()
-    return _Child(modules)
+    return _Child(start)
 
 
 @atexit.register
@@ -273,24 +283,25 @@ def end_idle_children() -> None:
 
 
 def _serve(parent: Parent, current_row: mmap.mmap) -> None:
-    """Imports the modules that the parent requests, then processes batches until the parent exits."""
+    """Imports the modules that the parent requests, limits memory, then processes batches until the parent exits."""
     requests = parent.requests()
-    for module in next(requests, ()):
+    memory_bytes, modules = next(requests, (MEMORY_BYTES, ()))
+    for module in modules:
         importlib.import_module(module)
-    limit_memory(MEMORY_BYTES)
+    limit_memory(memory_bytes)
     parent.respond(pickle.dumps(None))
     parent.flush()
     for cpu_s, calls in requests:
         for row, call in enumerate(calls):
             _ROW.pack_into(current_row, 0, row)
-            outcome, final = _outcome(call, cpu_s)
+            outcome, final = _outcome(call, cpu_s, memory_bytes)
             parent.respond(outcome)
             if final:
                 return
         parent.flush()
 
 
-def _outcome(call: Call, cpu_s: float) -> tuple[bytes, bool]:
+def _outcome(call: Call, cpu_s: float, memory_bytes: int) -> tuple[bytes, bool]:
     """Returns the pickled outcome of a call, and whether the child must exit after it (the parent starts a new one)."""
     limit_cpu(cpu_s)
     failure: Exception
@@ -299,7 +310,7 @@ def _outcome(call: Call, cpu_s: float) -> tuple[bytes, bool]:
     except (Rejected, SluiceError) as error:
         failure = error
     except MemoryError:
-        failure = Poison("memory", f"it took more than {MEMORY_BYTES >> 20} MiB")
+        failure = Poison("memory", f"it took more than {memory_bytes >> 20} MiB")
     except Exception as error:  # an error on one page must not stop the others
         failure = Poison("error", f"{type(error).__name__}: {error}"[:400])
     except BaseException as panic:  # a panic of Rust is not an Exception

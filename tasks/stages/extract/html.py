@@ -22,8 +22,13 @@ from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
 from tasks.core.errors import InputError
+from tasks.formats.documents.structure import write
 from tasks.formats.documents.text import clean
+from tasks.stages.extract.formulas import write_formulas
 from tasks.stages.extract.page_metadata import PageMetadata, read_page_metadata
+from tasks.stages.extract.rendering import render
+from tasks.stages.extract.rendering.short_texts import WORD_JOINER, keep_characters
+from tasks.stages.extract.rendering.source import as_scripted, join_lines
 from tasks.stages.extract.row import ExtractOptions, Rejected
 
 if TYPE_CHECKING:
@@ -111,7 +116,8 @@ def read_page(
 
     Args:
         html: the decoded page.
-        config: settings, of which `extractor`, `comments` and `min_main_share` are read; None for the defaults.
+        config: settings, of which `extractor`, `text`, `comments`, `min_main_share` and `max_table_rows` are read; None
+            for the defaults.
         source: the same page in UTF-8, if available: bytes are searched several times as fast as text.
         url: URL of the page, which may contain its date.
         fetched_at: time of its capture, after which it cannot have been published.
@@ -126,12 +132,14 @@ def read_page(
     if b"\0" in source:
         source = source.replace(b"\0", b"")
         html = html.replace("\0", "")
+    html, source = shown_source(html, source)
     refuse_bombs(source)
     tree = HTMLTree.parse(html)
     metadata = read_page_metadata(tree, url, fetched_at)
-    keep_posts(tree, source)
+    if show(tree, source) and config.extractor == "trafilatura":
+        html = str(tree)
     text, whole = _text(html, tree, metadata.stated_title, config)
-    return ExtractedPage(clean(text), metadata, whole)
+    return ExtractedPage(text, metadata, whole)
 
 
 @functools.cache
@@ -142,23 +150,55 @@ def _defaults() -> ExtractOptions:
 
 
 def _text(html: str, tree: HTMLTree, title: str, config: ExtractOptions | ExtractConfig) -> tuple[str, bool]:
+    """Returns the clean text of a page, and whether it is all visible text."""
     if config.extractor == "visible":
-        return visible_text(tree), True
+        return _written(tree, visible_text(tree), config), True
     text = ""
     if config.extractor == "trafilatura":
-        text = trafilatura_text(html, comments=config.comments)
+        text = _written(tree, trafilatura_text(html, comments=config.comments), config)
     elif config.extractor == "blocks":
-        from tasks.stages.extract.blocks import blocks_text  # imported here, because it needs NumPy and the weights
+        from tasks.stages.extract.blocks import main_blocks  # imported here, because it needs NumPy and the weights
 
-        text = blocks_text(tree, title, comments=config.comments)
+        blocks = main_blocks(tree, title, comments=config.comments, most_rows=config.max_table_rows)
+        text = write(blocks, config.text)
     # Pages that trafilatura does not recognize as articles (lists, tables, documentation) may have main text.
-    text = text or main_text(tree, comments=config.comments)
+    text = text or _written(tree, main_text(tree, comments=config.comments), config)
     # All visible text is shorter than the source, so for most pages this check makes a second extraction unnecessary.
     if len(text) < min(_LONG_TEXT, config.min_main_share * len(html)):
         everything = visible_text(tree)
         if len(text) < config.min_main_share * len(everything):
-            return everything, True
+            return _written(tree, everything, config), True
     return text, False
+
+
+def show(tree: HTMLTree, source: bytes) -> bool:
+    """Changes a parsed page into what a browser shows, with formulas as TeX; returns whether text was changed.
+
+    Args:
+        tree: the page.
+        source: the same page in UTF-8, as `shown_source` returns it.
+    """
+    keep_posts(tree, source)
+    has_formulas = write_formulas(tree, source)
+    return render(tree, source) or has_formulas
+
+
+def shown_source(html: str, source: bytes) -> tuple[str, bytes]:
+    """Returns a page, as text and in UTF-8, as a browser that runs scripts reads it before it shows it."""
+    scripted = as_scripted(source)
+    if scripted is not source:
+        html, source = scripted.decode("utf-8", "surrogatepass"), scripted
+    joined = join_lines(html)
+    return (html, source) if joined is html else (joined, joined.encode("utf-8", "surrogatepass"))
+
+
+def _written(tree: HTMLTree, text: str, config: ExtractOptions | ExtractConfig) -> str:
+    """Returns the text of another extractor, clean, in the form of the recipe."""
+    if config.text == "plain" or not text:
+        return clean(text)
+    from tasks.stages.extract.blocks import blocks_of_text
+
+    return write(blocks_of_text(tree, text, most_rows=config.max_table_rows), "markdown") or clean(text)
 
 
 def keep_posts(tree: HTMLTree, source: bytes) -> None:
@@ -171,7 +211,7 @@ def keep_posts(tree: HTMLTree, source: bytes) -> None:
 def main_text(tree: HTMLTree, *, comments: bool = False) -> str:
     """Returns resiliparse's main text without boilerplate; `comments` keeps readers' comments."""
     text: str = extract_plain_text(
-        tree,
+        keep_characters(tree),
         preserve_formatting=True,
         main_content=True,
         comments=comments,
@@ -180,7 +220,7 @@ def main_text(tree: HTMLTree, *, comments: bool = False) -> str:
         alt_texts=False,
         skip_elements=list(BOILERPLATE),
     )
-    return text
+    return text.replace(WORD_JOINER, "")
 
 
 def visible_text(tree: HTMLTree) -> str:

@@ -12,6 +12,7 @@ import html
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,7 +110,6 @@ _OF_WORD = {
 
 Numbers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-_Elements = tuple[list[str], list[int], list[tuple[int, ...]], Numbers, Numbers, Numbers]
 
 # Invisible content that the serialization does not escape.
 _RAW = re.compile(
@@ -125,8 +125,11 @@ _RAW = re.compile(
 )
 _TAG = re.compile(r'<[^>"]*+(?:"[^"]*+"[^>"]*+)*+>')
 _NAMES = re.compile(r'\s(?:class|id|role|itemprop)="([^"]+)"')
-_HIDDEN = re.compile(r'\shidden[=>\s]|\sstyle="[^"]*?display:\s*none|\saria-hidden="true"')
+# Attributes by name: the word "hidden" in the value of another one hides nothing.
+_HIDES = r'\s(?:hidden(?!="until-found")[=>\s]|style="(?:[^"]*?[;\s])?display\s*+:\s*+none|aria-hidden="true")'
+_HIDDEN = re.compile(rf'<[^\s>]++(?:(?!{_HIDES})\s++[^\s=">]*+(?:="[^"]*+")?+)*+{_HIDES}')
 _ANY_TAG = re.compile(r"<[^>]*>")
+_BREAK = "\x1e"  # stands for a line break while white space is collapsed
 _LONGEST = 8  # compared letters of an element name
 _LONGEST_CACHED = 300  # maximum characters of a cached tag or class name
 _BARE_TAG = 8  # maximum characters of a tag without attributes
@@ -140,6 +143,7 @@ _BLOCK = (
 _INLINE = "a b i em strong span font small q cite code time u sub sup label"
 _SKIPPED = "nav footer noscript template svg object audio video canvas select textarea button head"
 _HOLE = re.compile(rf"<({'|'.join(_SKIPPED.split())})\b.*?</\1>", re.DOTALL)
+_BLOCK_TAG = re.compile(rf"</?(?:br|{'|'.join(_BLOCK.split())})\b[^>]*+>")
 _LINES = "li dd dt tr summary ul ol dl tbody thead"
 _CELLS = "td th"
 _KNOWN = sorted({*_VOID.split(), *_BLOCK.split(), *_SKIPPED.split(), *_INLINE.split()})
@@ -224,6 +228,8 @@ class Blocks:
         names: index of the element's name in `TAG_NAMES`.
         groups: indices in `GROUPS` of the groups of the element.
         parent: index of the block-level element around the element; -1 for none.
+        opened: offset in `source` of the start tag of the element.
+        closed: offset in `source` after its end tag.
         first: index of the first block in the element.
         last: index after the last block in the element.
         text_codes: code points of all runs of text in blocks, concatenated; code points above 0xFFFF are 0xFFFF.
@@ -246,6 +252,8 @@ class Blocks:
     names: list[int]
     groups: list[tuple[int, ...]]
     parent: Numbers
+    opened: Numbers
+    closed: Numbers
     first: Numbers
     last: Numbers
     text_codes: NDArray[np.uint16]
@@ -262,15 +270,27 @@ class Blocks:
             if self.holes[index]:
                 text = _HOLE.sub("", text)
             if self.breaks[index]:
-                text = text.replace("<br>", "\x1e")
+                text = text.replace("<br>", _BREAK)
             text = _ANY_TAG.sub("", text)
-        if "&" in text:
-            text = html.unescape(text)
-        if self.layout[index]:
-            return text.replace("\x1e", "\n").strip("\n")
-        if "\x1e" in text:
-            return "\n".join([" ".join(line.split()) for line in text.split("\x1e")]).strip()
-        return " ".join(text.split())
+        return _unescaped(text, layout=bool(self.layout[index]))
+
+
+def visible(markup: str) -> str:
+    """Returns the text of some markup of `Blocks.source` on one line; its blocks are separated by spaces."""
+    if "<" in markup:
+        markup = _ANY_TAG.sub("", _BLOCK_TAG.sub(" ", _HOLE.sub("", markup)))
+    return " ".join(_unescaped(markup, layout=False).split())
+
+
+def _unescaped(text: str, *, layout: bool) -> str:
+    """Returns a text with its character references decoded, and with line breaks where it has `_BREAK`."""
+    if "&" in text:
+        text = html.unescape(text)
+    if layout:
+        return text.replace(_BREAK, "\n").strip("\n")
+    if _BREAK in text:
+        return "\n".join([" ".join(line.split()) for line in text.split(_BREAK)]).strip()
+    return " ".join(text.split())
 
 
 def read_blocks(tree: HTMLTree) -> Blocks | None:
@@ -301,6 +321,19 @@ def _tags(source: str, octets: NDArray[np.uint8]) -> tuple[Numbers, Numbers]:
     spans = [match.span() for match in _TAG.finditer(source)]
     table = np.array(spans, np.int64).reshape(-1, 2)
     return table[:, 0], table[:, 1]
+
+
+class _Elements(NamedTuple):
+    """The fields of `Blocks` that describe elements."""
+
+    tags: list[str]
+    names: list[int]
+    groups: list[tuple[int, ...]]
+    parent: Numbers
+    opened: Numbers
+    closed: Numbers
+    first: Numbers
+    last: Numbers
 
 
 class _BlockReader:
@@ -356,7 +389,7 @@ class _BlockReader:
             sums = np.bincount(of_tag[tags], None if weights is None else weights[tags], minlength=number)
             return sums.astype(np.int64)
 
-        tags, names, groups, parent, first, last = self._elements(first_run)
+        elements = self._elements(first_run)
         codes, lengths, letters = self._text(runs)
         images = np.searchsorted(np.flatnonzero(name == _IMG), last_run, "right")
         return Blocks(
@@ -371,12 +404,14 @@ class _BlockReader:
             breaks=count(name == _BR),
             holes=count(self.skipped),
             images=np.diff(images, prepend=0),
-            tags=tags,
-            names=names,
-            groups=groups,
-            parent=parent,
-            first=first,
-            last=last,
+            tags=elements.tags,
+            names=elements.names,
+            groups=elements.groups,
+            parent=elements.parent,
+            opened=elements.opened,
+            closed=elements.closed,
+            first=elements.first,
+            last=elements.last,
             text_codes=codes,
             text_length=lengths,
             text_block=of_tag[runs],
@@ -407,11 +442,12 @@ class _BlockReader:
         return mask
 
     def _elements(self, first_run: Numbers) -> _Elements:
-        """Returns the fields of `Blocks` from `tags` to `last`."""
+        """Returns the elements around text; builds the index for `_around`."""
         begins = np.zeros(self.size, np.int64)
         begins[first_run + 1] = 1
         first = np.cumsum(begins)[:-1]  # blocks before each tag
-        last = first[self._closed_by()]
+        closing = self._closed_by()
+        last = first[closing]
         block = _IS_BLOCK[self.name]
         # Only elements around text are useful, and of inline elements those with a known name or attributes.
         is_useful = block | (self.end - self.begin > _BARE_TAG) | (self.name != _OTHER)
@@ -428,7 +464,16 @@ class _BlockReader:
         of_blocks = block[elements]
         self._index(elements, of_blocks)
         parent = self._around(self.depths[elements] - of_blocks, elements)
-        return tags, names, groups, parent, first[elements], last[elements]
+        return _Elements(
+            tags=tags,
+            names=names,
+            groups=groups,
+            parent=parent,
+            opened=self.begin[elements],
+            closed=self.end[closing[elements]],
+            first=first[elements],
+            last=last[elements],
+        )
 
     def _closed_by(self) -> Numbers:
         """Returns the index of the closing tag of each opening tag."""
@@ -493,7 +538,7 @@ def _read_groups(tag: str, name: int) -> tuple[int, ...]:
     groups: tuple[int, ...] = _TAG_GROUPS[name]
     if '="' in tag:
         groups += _attribute_groups(tag)
-        if ("hidden" in tag or "none" in tag) and _HIDDEN.search(tag):
+        if ("hidden" in tag or "none" in tag) and _HIDDEN.match(tag):
             groups += NAMED["hidden"]
     return groups
 

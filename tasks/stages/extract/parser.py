@@ -8,6 +8,7 @@ settings. Bodies are parsed in the child process of `guard`, which is killed if 
 import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
@@ -16,6 +17,7 @@ from typing import Any, ClassVar
 from tasks.core import extensions
 from tasks.core.child_process import limit_cpu
 from tasks.core.config import Config, Problems
+from tasks.formats.documents.structure import Form
 from tasks.stages.extract.row import Content, Rejected
 
 __all__ = ["Content", "Parser", "Rejected"]
@@ -45,6 +47,31 @@ class Parser(Config):
 
     modules: ClassVar[tuple[str, ...]] = ()
     """Modules that the child process of `guard` imports before its first body, because their import takes long."""
+
+    @classmethod
+    def libraries(cls, settings: Mapping[str, Any]) -> str:
+        """Returns the packages that determine the text under these settings, with their versions, for fingerprints."""
+        revision = f", revision {cls.revision}" if cls.revision > 1 else ""
+        return f"{cls.library} {version(cls.library)}{revision}" if cls.library else ""
+
+    def check_installed(self) -> None:
+        """Raises InputError if a package that the settings need is not installed."""
+        return
+
+    @property
+    def needed_modules(self) -> tuple[str, ...]:
+        """The `modules` that these settings need."""
+        return self.modules
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Bytes of address space that the child process may allocate; None for the limit of pages."""
+        return None
+
+    @property
+    def recognizes(self) -> bool:
+        """Whether it gives the confidence of pages that it has read from bitmaps."""
+        return False
 
     @property
     def cpu_s(self) -> float | None:
@@ -80,19 +107,13 @@ def find_parser(name: str, settings: Mapping[str, Any]) -> Parser:
     module, package = extensions.module_of(extensions.PARSERS, "parser", name, OWN)
     for member in vars(module).values():
         if isinstance(member, type) and issubclass(member, Parser) and member.__module__ == module.__name__:
-            return extensions.configure(member, name, settings, package or _library(member))
+            return extensions.configure(member, name, settings, package or member.libraries(settings))
     raise Problems([f'the module of the parser "{name}" of {package} defines no Parser'])
 
 
 def package_of(name: str) -> str:
     """Returns the package that provides the parser `name`, with its version; "" for a parser of Sluice."""
     return extensions.module_of(extensions.PARSERS, "parser", name, OWN)[1]
-
-
-def _library(kind: type[Parser]) -> str:
-    """Returns the library of one of Sluice's own parsers with its version, and the parser's revision."""
-    revision = f", revision {kind.revision}" if kind.revision > 1 else ""
-    return f"{kind.library} {version(kind.library)}{revision}" if kind.library else ""
 
 
 def complete_settings(kinds: Iterable[str], settings: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -111,8 +132,8 @@ def complete_settings(kinds: Iterable[str], settings: Mapping[str, Mapping[str, 
     for name in dict.fromkeys((*kinds, *settings)):
         try:
             parser = find_parser(name, settings.get(name, {}))
-            package = package_of(name) or _library(type(parser))
-            complete[name] = {**parser.model_dump(mode="json"), extensions.PACKAGE: package}
+            dumped = parser.model_dump(mode="json")
+            complete[name] = {**dumped, extensions.PACKAGE: package_of(name) or parser.libraries(dumped)}
             for media_type in parser.media_types:
                 if (other := readers.setdefault(media_type, name)) != name:
                     messages.append(f'"{other}" and "{name}" both read {media_type}: leave one of them out')
@@ -132,7 +153,7 @@ def by_media_type(parsers: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[s
     }
 
 
-def parse_body(name: str, settings: str, data: bytes, location: str) -> Content:
+def parse_body(name: str, settings: str, data: bytes, location: str, form: Form = "plain") -> Content:
     """Parses a body; the texts of the result are clean and its date is in UTC.
 
     Args:
@@ -140,6 +161,7 @@ def parse_body(name: str, settings: str, data: bytes, location: str) -> Content:
         settings: settings of the parser as JSON.
         data: the body.
         location: the path of a file, or the URL of a captured body.
+        form: the form of the text that is written from the blocks of the result.
 
     Raises:
         Rejected: the body gives no document.
@@ -149,7 +171,7 @@ def parse_body(name: str, settings: str, data: bytes, location: str) -> Content:
         parser = _load(name, settings)
         if parser.cpu_s is not None:
             limit_cpu(parser.cpu_s)
-        return _validated(parser.parse(data, location))
+        return _validated(parser.parse(data, location), form)
     except Rejected as rejected:
         reason = str(rejected.reason)
         if not _REASON.fullmatch(reason):
@@ -159,9 +181,10 @@ def parse_body(name: str, settings: str, data: bytes, location: str) -> Content:
         raise Rejected(reason, rejected.pages) from None  # a subclass of the package might not be picklable
 
 
-def _validated(content: Content) -> Content:
+def _validated(content: Content, form: Form) -> Content:
     """Returns the result of a parser with clean texts and its date in UTC; raises TypeError for invalid types."""
-    from tasks.formats.documents.text import clean
+    from tasks.formats.documents.structure import write
+    from tasks.formats.documents.text import clean, clean_code
 
     if not isinstance(content, Content):
         raise TypeError(f"a parser must return Content, not {type(content).__name__}")
@@ -170,11 +193,15 @@ def _validated(content: Content) -> Content:
     published = content.published
     if published is not None:
         published = published.astimezone(UTC) if published.tzinfo else published.replace(tzinfo=UTC)
+    if content.blocks:
+        content = replace(content, text=write(content.blocks, form), form=form)
     texts = ("text", "title", "language_hint", "canonical", "licence", "author", "site")
     cleaned = {field: clean(getattr(content, field)) for field in texts}
+    if content.blocks:
+        cleaned["text"] = clean_code(content.text)
     if content.layout and cleaned["text"] != content.text:
         raise ValueError("the text of a parser with a layout must be as tasks.formats.documents.text.clean returns it")
-    return Content(published=published, layout=content.layout, pages=content.pages, **cleaned)
+    return replace(content, published=published, blocks=(), **cleaned)  # type: ignore[arg-type]
 
 
 @cache

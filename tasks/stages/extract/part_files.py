@@ -6,6 +6,7 @@ The schemas are those of `tasks.formats.documents.document`.
 """
 
 import contextlib
+import dataclasses
 import gzip
 import io
 import json
@@ -20,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.core.stage import Part
-from tasks.formats.documents.document import DOCUMENT, LAYOUT, PAGES, layout_row
+from tasks.formats.documents.document import DOCUMENT, LAYOUT, PAGES, READ_PAGES, layout_row
 from tasks.formats.documents.layout import PageScore
 from tasks.stages.extract.guard import Outcome
 from tasks.stages.extract.row import Content, InputRow, Poison
@@ -30,7 +31,7 @@ from tasks.stages.extract.row import Content, InputRow, Poison
 _PARQUET: dict[str, Any] = {
     "compression": "zstd",
     "compression_level": 1,
-    "use_dictionary": ["host", "language_hint", "licence", "source", "warc_file"],
+    "use_dictionary": ["host", "language_hint", "licence", "form", "source", "warc_file"],
 }
 
 BUFFER_BYTES = 32 << 20
@@ -162,9 +163,14 @@ def _json_value(value: object) -> object:
 
 
 class PagedFiles:
-    """Collects layout and page scores of the paged files of a part, as Arrow tables of about 40 bytes per block."""
+    """Collects layout and page scores of the paged files of a part, as Arrow tables of about 40 bytes per block.
 
-    def __init__(self) -> None:
+    Args:
+        recognized: whether a parser of the recipe recognizes pages, so that their confidences are written.
+    """
+
+    def __init__(self, *, recognized: bool = False) -> None:
+        self._recognized = recognized
         self._rows: list[dict[str, Any]] = []
         self._tables: list[pa.Table] = []
         self._pages: list[dict[str, Any]] = []
@@ -208,7 +214,10 @@ class PagedFiles:
             part.table("layout", pa.concat_tables(self._tables).sort_by("id").combine_chunks(), out=False)
         if self._pages:
             self._pages.sort(key=lambda page: (page["url"], page["source"], page["page"]))
-            part.table("pages", pa.Table.from_pylist(self._pages, PAGES), out=False)
+            schema = READ_PAGES if self._recognized else PAGES
+            if read := sum(page["confidence"] is not None for page in self._pages):
+                part.metric("ocr_pages", read)
+            part.table("pages", pa.Table.from_pylist(self._pages, schema), out=False)
 
     def _pack(self) -> None:
         if self._rows:
@@ -216,7 +225,4 @@ class PagedFiles:
             self._rows = []
 
     def _add_pages(self, row: InputRow, pages: tuple[PageScore, ...]) -> None:
-        self._pages += [
-            {"url": row.url, "source": row.source, "page": page.page, "score": page.score, "needs_ocr": page.needs_ocr}
-            for page in pages
-        ]
+        self._pages += [{"url": row.url, "source": row.source, **dataclasses.asdict(page)} for page in pages]

@@ -1,32 +1,38 @@
 """The parser `pdf`: text of PDF files and captures in reading order, with the page and box of each block.
 
-Reads the bytes of a file with `tasks.formats.pdf`. Pages without a usable text layer are skipped and scored, or read by
-a command of the recipe, such as your own OCR or layout model: the file is written to a temporary folder, and the
-command prints the blocks of one page.
+Reads the bytes of a file with `tasks.formats.pdf`. Pages without a usable text layer are skipped and scored, or
+recognized from their bitmaps by the models of an extra, or read by a command of the recipe, such as your own OCR or
+layout model: the file is written to a temporary folder, and the command prints the blocks of one page.
 """
 
 import json
 import resource
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from tasks.core.child_process import limit_cpu
 from tasks.core.errors import InputError
 from tasks.stages.extract.parser import Content, Parser, Rejected
 
 if TYPE_CHECKING:
     from tasks.formats.pdf.blocks import PdfBlock
+    from tasks.formats.pdf.document import BitmapReader
+    from tasks.formats.pdf.recognized import ReadPage
+    from tasks.formats.pdf.render import Bitmap
 
 _MAX_OUTPUT = 16 << 20
+_OCR_MEMORY_BYTES = 1536 << 20
+"""Address space for recognition and the file; measured: 850 MiB while a page with 111 lines is read."""
 
 
 class Pdf(Parser):
-    """Settings: the limits of one file, and an optional command that reads pages."""
+    """Settings: the limits of one file, and how pages without usable text are read, if at all."""
 
     media_types: ClassVar[tuple[str, ...]] = ("application/pdf",)
     library: ClassVar[str] = "pypdfium2"
@@ -57,6 +63,55 @@ class Pdf(Parser):
     page_timeout_s: float = Field(default=60.0, gt=0)
     """Limit of seconds per page for the command; after it the command is killed, and the page is not changed."""
 
+    ocr: Literal["", "rapidocr"] = Field(default="", exclude_if=lambda engine: not engine)
+    """Engine that reads the pages that need OCR, and that the page command has not read; "" for none. `rapidocr` is an
+    extra (pip install 'sluice[ocr]'), and takes 2 to 13 CPU seconds per page."""
+
+    ocr_dpi: int = Field(default=200, ge=72, le=400, exclude_if=lambda dpi: dpi == 200)
+    """Dots per inch of the bitmaps that the engine reads."""
+
+    ocr_max_pages: int = Field(default=500, ge=1, exclude_if=lambda pages: pages == 500)
+    """Pages of one file that the engine reads; the pages after them still need OCR."""
+
+    ocr_page_cpu_s: float = Field(default=300.0, gt=0, exclude_if=lambda seconds: seconds == 300.0)
+    """Limit of CPU seconds per page for the engine; after it the process that reads the file is killed, and the file is
+    quarantined as poison."""
+
+    @classmethod
+    def libraries(cls, settings: Mapping[str, Any]) -> str:
+        """See `Parser.libraries`."""
+        if settings.get("ocr", "") != "rapidocr":
+            return super().libraries(settings)
+        from tasks.formats.pdf.models import identity
+
+        return f"{super().libraries(settings)}, {identity() or 'rapidocr missing'}"
+
+    def check_installed(self) -> None:
+        """See `Parser.check_installed`."""
+        from tasks.formats.pdf.models import missing
+
+        if self.ocr and (packages := missing()):
+            raise InputError(
+                f'the recipe has [extract.parsers.pdf] ocr = "{self.ocr}", and {" and ".join(packages)} '
+                f"{'are' if len(packages) > 1 else 'is'} not installed",
+                "install it where the stage runs (pip install 'sluice[ocr]'), or remove the setting",
+            )
+
+    @property
+    def needed_modules(self) -> tuple[str, ...]:
+        """See `Parser.needed_modules`."""
+        return (*self.modules, "tasks.formats.pdf.recognizer", "rapidocr") if self.ocr else self.modules
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """See `Parser.memory_bytes`."""
+        return _OCR_MEMORY_BYTES if self.ocr else None
+
+    @property
+    def recognizes(self) -> bool:
+        """See `Parser.recognizes`."""
+        return bool(self.ocr)
+
     @property
     def cpu_s(self) -> float | None:
         """See `Parser.cpu_s`."""
@@ -65,7 +120,8 @@ class Pdf(Parser):
     @property
     def wait_s(self) -> float:
         """See `Parser.wait_s`."""
-        return self.max_pages * self.page_timeout_s if self.page_command else 0.0
+        command_s = self.max_pages * self.page_timeout_s if self.page_command else 0.0
+        return command_s + (self.ocr_max_pages * self.ocr_page_cpu_s if self.ocr else 0.0)
 
     def parse(self, data: bytes, name: str) -> Content:
         """See `Parser.parse`."""
@@ -75,15 +131,31 @@ class Pdf(Parser):
         limits = Limits(self.max_pages, self.max_objects, self.max_chars, self.max_cpu_s)
         try:
             if not self.page_command:
-                document = read_pdf(data, limits)
+                document = read_pdf(data, limits, bitmaps=self._bitmap_reader())
             else:
+                every = self.page_command_reads == "all"
                 with PageCommand(self.page_command, data, self.page_timeout_s) as command:
-                    document = read_pdf(data, limits, command.read, all_pages=self.page_command_reads == "all")
+                    document = read_pdf(data, limits, command.read, all_pages=every, bitmaps=self._bitmap_reader())
         except PdfError as unreadable:
             raise Rejected(unreadable.reason) from None
         if not document.text:
             raise Rejected("needs_ocr" if any(page.needs_ocr for page in document.pages) else "empty", document.pages)
         return Content(text=document.text, title=document.title, layout=document.layout, pages=document.pages)
+
+    def _bitmap_reader(self) -> "BitmapReader | None":
+        from tasks.formats.pdf.document import BitmapReader
+
+        return BitmapReader(self._recognize, self.ocr_dpi, self.ocr_max_pages) if self.ocr else None
+
+    def _recognize(self, bitmap: "Bitmap") -> "ReadPage | None":
+        """Reads a bitmap under the limit of CPU seconds for one, then restores the limit of the file."""
+        from tasks.formats.pdf.recognizer import recognize
+
+        limit_cpu(self.ocr_page_cpu_s)
+        try:
+            return recognize(bitmap)
+        finally:
+            limit_cpu(1.25 * self.max_cpu_s)
 
 
 class PageCommand:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from tasks.formats.documents.layout import LayoutSpan, PageScore
+from tasks.formats.documents.structure import Block, Form
 
 
 class Rejected(Exception):
@@ -48,7 +49,7 @@ class Content:
     """Result of the extraction of a row.
 
     Attributes:
-        text: plain text as stored.
+        text: text as stored.
         title: title; like the other texts, "" if there is none.
         language_hint: language stated by the page or its server.
         published: date of publication stated by the page, in UTC.
@@ -56,6 +57,8 @@ class Content:
         licence: URL or text of the license stated by the page.
         author: names of the authors, separated by "; ".
         site: name of the site.
+        form: form of the text; with "markdown" it has marks.
+        blocks: for parsers: the blocks of which the text is to be written, instead of `text`.
         layout: positions of the blocks of a paged file in `text`.
         pages: scores of the pages of a paged file.
     """
@@ -68,6 +71,8 @@ class Content:
     licence: str = ""
     author: str = ""
     site: str = ""
+    form: Form = "plain"
+    blocks: tuple[Block, ...] = ()
     layout: tuple[LayoutSpan, ...] = ()
     pages: tuple[PageScore, ...] = ()
 
@@ -121,9 +126,11 @@ class ExtractOptions:
     """The settings of `config.ExtractConfig` that the child process needs, under the same names."""
 
     extractor: str
+    text: Form
     comments: bool
     min_main_share: float
     max_payload_bytes: int
     honour_noindex: bool
+    max_table_rows: int
     parsers: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Name of the parser and its settings as JSON, by media type."""

@@ -39,10 +39,10 @@ from tasks.formats.hooks import Hooks
 from tasks.formats.web.url import host_of
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.extract.files import read_unit
-from tasks.stages.extract.guard import PATIENCE, ExtractionGuard, Outcome
+from tasks.stages.extract.guard import MEMORY_BYTES, PATIENCE, ExtractionGuard, Outcome
 from tasks.stages.extract.html import check_installed
 from tasks.stages.extract.identity import PartInput, exclude_rows
-from tasks.stages.extract.parser import find_parser
+from tasks.stages.extract.parser import Parser, find_parser
 from tasks.stages.extract.part_files import OrderedDocuments, PagedFiles, write_documents
 from tasks.stages.extract.partitioning import arrange, divide, run_names
 from tasks.stages.extract.returned import returned_parts
@@ -66,7 +66,7 @@ def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -
         InputError: there is no input, a file of rows is of another kind or has no text, no row gives a document, or the
             extractor is not installed.
     """
-    check_installed(config)
+    _check_installed(config)
     licenses = license_refs(config, inputs)
     units = input_units(config, inputs, output.address)
     parts = arrange(divide(units, config, engine), config)
@@ -88,10 +88,10 @@ def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -
 def extract_part(part: Part, part_input: PartInput) -> None:
     """Extracts and writes one part; see the docstring of the module."""
     config = part_input.config
-    check_installed(config)  # on this worker, too
+    _check_installed(config)  # on this worker, too
     guard = _guard(config)
     rejected: list[dict[str, str]] = []
-    paged = PagedFiles()
+    paged = PagedFiles(recognized=any(parser.recognizes for parser in _parsers(config)))
     with OrderedDocuments() as documents:
         for row, outcome in guard.outcomes(_rows_to_extract(part_input)):
             part.count_in()
@@ -110,16 +110,29 @@ def extract_part(part: Part, part_input: PartInput) -> None:
     part.table("rejected", pa.Table.from_pylist(rejected, REJECTED), out=False)
 
 
+def _parsers(config: ExtractConfig) -> list[Parser]:
+    return [find_parser(name, settings) for name, settings in config.parsers.items()]
+
+
+def _check_installed(config: ExtractConfig) -> None:
+    """Raises InputError if the extractor or a package that a parser needs is not installed."""
+    check_installed(config)
+    for parser in _parsers(config):
+        parser.check_installed()
+
+
 def _guard(config: ExtractConfig) -> ExtractionGuard:
     """Returns a guard whose child imports the modules that the settings need before its first page."""
     cpu_s = config.max_page_cpu_s
     modules = _SLOW_TO_IMPORT.get(config.extractor, ())
     if not config.parsers:
         return ExtractionGuard(cpu_s, modules)
-    parsers = [find_parser(name, settings) for name, settings in config.parsers.items()]
-    needed = dict.fromkeys(module for parser in parsers for module in (type(parser).__module__, *parser.modules))
+    parsers = _parsers(config)
+    needed = dict.fromkeys(name for parser in parsers for name in (type(parser).__module__, *parser.needed_modules))
     silent_s = max(PATIENCE * (parser.cpu_s or cpu_s) + parser.wait_s for parser in parsers)
-    return ExtractionGuard(cpu_s, (*modules, "tasks.stages.extract.parser", *needed), max(PATIENCE * cpu_s, silent_s))
+    memory_bytes = max(parser.memory_bytes or MEMORY_BYTES for parser in parsers)
+    modules = (*modules, "tasks.stages.extract.parser", *needed)
+    return ExtractionGuard(cpu_s, modules, max(PATIENCE * cpu_s, silent_s), memory_bytes)
 
 
 def _refusal(part: Part, row: InputRow, outcome: Outcome, config: ExtractConfig) -> str:
@@ -158,6 +171,7 @@ def _document(row: InputRow, content: Content) -> dict[str, object]:
         "licence": content.licence or None,
         "metadata": row.metadata or _metadata_json(content),
         "text": content.text,
+        "form": content.form,
         "source": row.source,
         "payload_digest": row.payload_digest,
         "warc_file": row.warc_file,

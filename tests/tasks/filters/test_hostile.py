@@ -65,7 +65,7 @@ from tasks.stages.annotate.measure import run_annotators
 from tasks.filters.catalogue import annotator
 N = 15_900_000
 annotators = {{name: annotator(name, {{}}) for name in {names}}}
-documents = pa.table({{"id": ["1"], "text": [{text}], "source": ["web"], "url": ["http://a.example/"]}})
+documents = pa.table({{"id": ["1"], "text": [{text}], "source": ["web"], "url": ["http://a.example/"], "form": [None]}})
 found = run_annotators(documents, annotators, {{}})
 assert list(found) == list(annotators)
 assert not any(one.errors.is_valid()[0].as_py() for one in found.values())

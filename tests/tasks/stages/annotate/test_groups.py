@@ -171,7 +171,7 @@ def test_the_join_equals_one_table_of_all_annotators(begun: Recipe) -> None:
     joint = inputs_at(open_store(begun), "demo", "1")
     annotators = {name: annotator(name, {}) for name in USE}
     for part in joint.names():
-        documents = joint.extracted.table(f"documents/{part}.parquet", ["id", "text", "source", "url"])
+        documents = joint.extracted.table(f"documents/{part}.parquet", ["id", "text", "source", "url", "form"])
         found = run_annotators(documents, annotators, {})
         table = {name: found[name].column for name in USE}
         errors = pa.nulls(documents.num_rows, pa.string())

@@ -17,21 +17,22 @@ from benchmarks.extraction import (
     shingle_score,
 )
 from benchmarks.train_blocks import TARGET, Example, examples, folds, weights_of
+from tasks.formats.documents.structure import plain
 from tasks.stages.extract import blocks as trees_module
 from tasks.stages.extract import page_blocks
 from tasks.stages.extract.block_features import COLUMNS, CONTEXT, context, features
 from tasks.stages.extract.blocks import (
     MAX_DEPTH,
     SCALE,
-    blocks_text,
     candidates,
     default_classifier,
-    join_blocks,
+    main_blocks,
     parse_trees,
 )
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.extract.html import read_page
 from tasks.stages.extract.page_blocks import Blocks, read_blocks
+from tasks.stages.extract.page_structure import structure
 
 BLOCKS = ExtractConfig(extractor="blocks")
 SENTENCE = "the harbour was quiet, the boats lay still, and the wind came up from the south at noon."
@@ -76,9 +77,9 @@ def test_text_without_an_element_is_a_block() -> None:
 def test_cells_lines_and_paragraphs_are_separated_with_the_wider_gap_around_drops() -> None:
     page = blocks_of("<p>a</p><table><tr><td>b<td>c<tr><td>d</table><ul><li>e<li>f</ul><p>g</p>")
     everything = np.ones(len(page), np.bool_)
-    assert join_blocks(page, everything) == "a\n\nb\tc\nd\n\ne\nf\n\ng"
+    assert plain(structure(page, everything, [])) == "a\n\nb\tc\nd\n\ne\nf\n\ng"
     everything[[2, 3]] = False
-    assert join_blocks(page, everything) == "a\n\nb\n\ne\nf\n\ng"
+    assert plain(structure(page, everything, [])) == "a\n\nb\n\ne\nf\n\ng"
 
 
 def test_invisible_elements_menus_footers_and_controls_are_not_blocks() -> None:
@@ -255,13 +256,12 @@ def test_short_links_are_not_classified() -> None:
     assert candidates(features(page, "")).tolist() == [False, True]
 
 
-def test_manuals_are_kept_whole() -> None:
+def test_terms_and_short_notes_of_a_manual_are_kept_and_teasers_are_not() -> None:
     short = "<p>Share</p><p><a href=/other>Ten harbours you must see</a></p>"
-    notes = "".join(f"<dl><dt>wind{n}(a, b)</dt><dd>Blows.</dd></dl>" for n in range(16))
-    page = f"<body><article>{STORY}{short}%s</article></body>"
-    assert "Ten harbours" in read_page(page % notes, BLOCKS).text
-    assert "wind7(a, b)" in read_page(page % notes, BLOCKS).text
-    assert "Ten harbours" not in read_page(page % "<p>See <code>wind()</code>.</p>", BLOCKS).text
+    notes = "".join(f"<dt>wind{n}(a, b)</dt><dd>Blows from {n} to b.</dd>" for n in range(16))
+    text = read_page(f"<body><article>{STORY}<dl>{notes}</dl></article>{short}</body>", BLOCKS).text
+    assert "wind7(a, b)\nBlows from 7 to b." in text
+    assert "Ten harbours" not in text
 
 
 def test_reader_comments_are_kept_if_the_recipe_says_so() -> None:
@@ -274,7 +274,7 @@ def test_reader_comments_are_kept_if_the_recipe_says_so() -> None:
 
 def test_a_page_without_paragraphs_is_extracted_by_resiliparse() -> None:
     page = "<body><h1>Harbours</h1><ul>" + "<li>Quiet harbour</li>" * 12 + "</ul></body>"
-    assert blocks_text(HTMLTree.parse(page), "") == ""
+    assert main_blocks(HTMLTree.parse(page), "") == []
     assert read_page(page, BLOCKS).text.count("Quiet harbour") == 12
 
 
@@ -314,4 +314,4 @@ def test_odd_pages_pass(html: str) -> None:
 
 
 def test_an_empty_page_has_no_main_text() -> None:
-    assert blocks_text(HTMLTree.parse(""), "") == ""
+    assert main_blocks(HTMLTree.parse(""), "") == []

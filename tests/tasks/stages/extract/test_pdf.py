@@ -204,6 +204,7 @@ def test_a_scanned_page_among_others_is_a_rejected_row_of_its_own(run_stage: Run
     made = extracted(run_stage, tmp_path, {"a": pdf([PROSE, SCANNED, PROSE], **SCAN)})
     assert (made.record.rows_in, made.record.rows_out) == (2, 1)
     assert rejected(made) == [("file://papers/a.pdf#page=2", "needs_ocr")]
+    assert list(beside(made, "pages/")[0]) == ["url", "source", "page", "score", "needs_ocr"]
     assert {number for _, number, _ in blocks(made)} == {1, 3}
 
 
@@ -272,8 +273,9 @@ def test_any_number_of_workers_writes_the_same_bytes(tmp_path: Path, run_stage: 
 def test_the_documented_settings_are_valid(tmp_path: Path) -> None:
     found = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "pdf.md").read_text(), re.S)
     configs = [ExtractConfig.model_validate(tomllib.loads(block)["extract"]) for block in found]
-    assert [config.parsers["pdf"]["max_pages"] for config in configs] == [2_000, 2_000]
-    assert configs[1].parsers["pdf"]["page_command"] == ["/opt/ocr/read-page", "{file}", "{page}"]
+    assert [config.parsers["pdf"]["max_pages"] for config in configs] == [2_000] * 3
+    assert configs[1].parsers["pdf"]["ocr"] == "rapidocr"
+    assert configs[2].parsers["pdf"]["page_command"] == ["/opt/ocr/read-page", "{file}", "{page}"]
 
 
 NAMES = ("dolma-datasheet", "earth", "granite-docling", "icwsm-poster", "mars", "pii-invoice", "spam", "lorem-ipsum")
