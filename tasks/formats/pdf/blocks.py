@@ -1,21 +1,24 @@
 """Blocks of a region: paragraphs, headings, list items, captions, footnotes, formulas, tables, listings and contents.
 
-Pure functions over the lines of a region. Tables are runs of lines with aligned cells: at least three lines of two or
-more cells, with a strip between the cells that no line enters. They are detected by alignment only, because rulings are
-drawn in too many ways. Listings, such as source code, are lines in a monospaced font and keep their line ends and
-indents; a document that is entirely monospaced has no listings.
+Pure functions over the lines of a region, in which ruled tables already are lines of their own (`rulings`). Tables
+without rulings are found by the alignment of their cells (`tables`). Listings, such as source code, are lines in a
+monospaced font and keep their line ends and indents; a document that is entirely monospaced has no listings.
 """
 
 import math
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
 from tasks.formats.documents.layout import Box
 from tasks.formats.pdf.characters import NAMED
+from tasks.formats.pdf.formulas import MIN_LINES, displayed, is_formula, is_fragment
 from tasks.formats.pdf.lines import Line
+from tasks.formats.pdf.segments import Table
+from tasks.formats.pdf.tables import table_of, table_runs
 
 _LISTING_MONO = 0.75
 _LISTING_APART = 0.35
@@ -24,25 +27,15 @@ _LISTING_BLANK = 0.7
 _LISTING_FARTHEST = 3.0
 _LISTING_COLUMNS = 200
 
-_TABLE_ROWS = 3
-_TABLE_STRIP = 0.8
-_TABLE_INK = 0.8
-_SEPARATOR = " | "
-
 KINDS = ("paragraph", "heading", "item", "caption", "footnote", "formula", "table", "code", "contents", "turned")
 
-_BULLET = re.compile(r"[•◦▪‣∙●○■]\s?|[–—*-]\s|\(?[0-9]{1,3}[.)]\s|\[[0-9]{1,3}\]\s|\([a-z]\)\s")
+_BULLET = re.compile(r"[•◦▪‣∙●○■]\s?|[–—*-]\s|\(?[0-9]{1,3}[.)]\s|\[[0-9]{1,3}\]\s|\([a-z]\)\s|\(?[ivx]{1,4}[.)]\s")
 _CAPTION = re.compile(
     r"(?:Figure|Fig\.|Table|Tab\.|Abbildung|Abb\.|Tabelle|Algorithm)\s*[0-9A-Z]{1,3}(?:[.:]|\s+[^\sa-z])"
 )
 _NOTE = re.compile(r"(?:[0-9]{1,3}|[*†‡§¶∗])\s?[^\W\d_]")
 _NUMBERED = re.compile(r"(?:[0-9]{1,2}(?:\.[0-9]{1,2}){0,3}\.?|[A-Z]\.|[IVX]{1,5}\.)\s+[^\W\d_]")
-_MATH = re.compile(r"[∀-⋿=+±×÷∑∏∫√∞≈≠≤≥α-ωΑ-Ω]")
 _DIVIDED = re.compile(r"[^\W\d_]-$")
-_WORDS = re.compile(r"[^\W\d_]{3,}")
-_FEW, _LITTLE, _MATHS = 3, 0.4, 0.25
-"""Maximum number of words of a formula, or share of its characters in words; minimum share in math fonts."""
-_MIN_LINES = 4
 _LEADER = re.compile(r"(?:\s?[.·…]){4,}\s?")
 _ENTRY = re.compile(_LEADER.pattern + r"\S{1,8}$")
 """A line of a table of contents: dots from its title to a page number."""
@@ -52,7 +45,12 @@ _SLIGHTLY, _APART, _FAR = 1.12, 1.25, 1.8
 """Minimum distance of lines at which a new paragraph begins, relative to the line distance of the paragraph: after the
 end of a sentence, anywhere, and in text with formulas."""
 _TAGGED, _TAG_CHARS = 2.0, 24
+_EARLY, _EARLY_CAPITAL = 0.3, 0.15
+"""Minimum room at the end of a line that ends a paragraph with its sentence, as a share of the width of the region:
+before any line, and before one that begins with a capital letter."""
 _BOLD_WEIGHT, _BOLDER = 600, 1.3
+_SHARED_END, _SAME_END, _SAME_STEP = 3, 0.6, 0.03
+"""Minimum number of lines that end together at the right edge, within so many points; equality of line distances."""
 END = "\n"
 """Prefix of a line that begins after a hard line break: its first word would have fitted on the previous line."""
 
@@ -73,20 +71,39 @@ class PdfBlock:
     """Whether its last line is full and ends in the middle of a sentence."""
     indented: bool = False
     """Whether its first line is indented relative to the others."""
+    rows: tuple[tuple[str, ...], ...] = ()
+    """Rows of a table, each with a text per column; a text over several cells is in the first of them."""
+    header_rows: int = 0
+    """Number of rows that are the head of a table; 0 if unknown."""
+    level: int = 0
+    """Level of a heading, 1 to 6 by font size within the document; 0 for other blocks."""
 
 
 @dataclass(frozen=True)
 class BodyStyle:
-    """Style of most characters of a document: font size, weight, and whether the font is monospaced."""
+    """Style of most characters of a document: font size, weight, whether the font is monospaced, line distance."""
 
     size: float = 10.0
     weight: int = 0
     mono: bool = False
+    step: float = 0.0
+    """Most frequent distance of its lines in points."""
 
     @property
     def heavy(self) -> float:
         """The minimum weight that counts as bold; infinite if the body font is bold by name."""
         return min(max(_BOLD_WEIGHT, _BOLDER * self.weight), NAMED) if self.weight < NAMED else math.inf
+
+
+def step_of(regions: Iterable[Sequence[Line]], size: float) -> float:
+    """Returns the most frequent distance in points of lines of this font size, to a tenth; 0 for none."""
+    counts: Counter[float] = Counter()
+    for lines in regions:
+        for before, after in pairwise(lines):
+            step = after.y1 - before.y1
+            if abs(before.size - size) < 0.3 > abs(after.size - size) and 0.9 * size < step < 2.5 * size:
+                counts[round(step, 1)] += 1
+    return max(counts, key=lambda step: (counts[step], -step), default=0.0)
 
 
 def blocks(lines: Sequence[Line], page: int, height: float, body: BodyStyle) -> Iterator[PdfBlock]:
@@ -99,6 +116,17 @@ def blocks(lines: Sequence[Line], page: int, height: float, body: BodyStyle) -> 
         body: style of the document's body text.
     """
     position = 0
+    for index, line in enumerate(lines):
+        for cell in line.cells:
+            if cell.table is not None:
+                yield from _unruled_blocks(lines[position:index], page, height, body)
+                yield _table_block(cell.table, [Line([cell])], page)
+                position = index + 1
+    yield from _unruled_blocks(lines[position:], page, height, body)
+
+
+def _unruled_blocks(lines: Sequence[Line], page: int, height: float, body: BodyStyle) -> Iterator[PdfBlock]:
+    position = 0
     for start, end in [*([] if body.mono else _listing_runs(lines)), (len(lines), len(lines))]:
         yield from _text_blocks(lines[position:start], page, height, body)
         if end > start:
@@ -106,23 +134,25 @@ def blocks(lines: Sequence[Line], page: int, height: float, body: BodyStyle) -> 
         position = end
 
 
+def _table_block(table: Table, lines: Sequence[Line], page: int) -> PdfBlock:
+    return replace(_block("table", table.lines, lines, page), rows=table.rows, header_rows=table.header_rows)
+
+
 def _text_blocks(lines: Sequence[Line], page: int, height: float, body: BodyStyle) -> Iterator[PdfBlock]:
     position = 0
-    tables = [run for run in _table_runs(lines) if not _is_matrix(lines[slice(*run)])]
-    for start, end in [*tables, (len(lines), len(lines))]:
+    for start, end in [*table_runs(lines), (len(lines), len(lines))]:
         in_footnote = False
-        right = max((line.end for line in lines), default=0.0)
-        for group in _paragraphs(lines[position:start]):
-            kind = _kind_of(group, height, body)
+        right = _right_edge(lines)
+        for group, is_formula_group in _with_fragments(list(_paragraphs(lines[position:start], body))):
+            kind = "formula" if is_formula_group else _kind_of(group, height, body)
             in_footnote = kind == "footnote" or (
                 in_footnote and kind == "paragraph" and group[0].size < 0.93 * body.size
             )
             kind = "footnote" if in_footnote else kind
-            runs_on = len(lines) >= _MIN_LINES and _flows(group[-1], right)
+            runs_on = len(lines) >= MIN_LINES and _flows(group[-1], right)
             yield _block(kind, _texts(group, kind, right), group, page, runs_on=runs_on)
         if end > start:
-            rows = lines[start:end]
-            yield _block("table", _table_rows(rows), rows, page)
+            yield _table_block(table_of(lines[start:end]), lines[start:end], page)
         position = end
 
 
@@ -190,72 +220,67 @@ def _block(kind: str, texts: Sequence[str], group: Sequence[Line], page: int, *,
     return PdfBlock(kind, tuple(texts), page, box, median(line.size for line in group), runs_on, indented)
 
 
-def _paragraphs(lines: Sequence[Line]) -> Iterator[list[Line]]:
-    """Yields the lines of each paragraph, in order."""
+def _paragraphs(lines: Sequence[Line], body: BodyStyle) -> Iterator[tuple[list[Line], bool]]:
+    """Yields the lines of each paragraph, in order, and whether they are a formula."""
     if not lines:
         return
-    steps = _steps(lines)
+    steps = _steps(lines, body)
     left = median(line.begin for line in lines)
-    right = max(line.end for line in lines)
-    displayed = _displayed(lines, left)
+    right = _right_edge(lines)
+    apart = displayed(lines, left, [_BULLET.match(line.text) is not None for line in lines])
     group = [lines[0]]
     for index, line in enumerate(lines[1:], 1):
-        if displayed[index - 1] or displayed[index]:
-            begins = not (displayed[index - 1] and displayed[index])
+        if apart[index - 1] or apart[index]:
+            begins = not (apart[index - 1] and apart[index])
         else:
             begins = _begins_paragraph(line, group, steps.get(round(line.size), 1.3 * line.size), left, right)
         if begins:
-            yield group
+            yield group, _is_formula_group(group, apart=apart[index - 1])
             group = []
         group.append(line)
-    yield group
+    yield group, _is_formula_group(group, apart=apart[-1])
 
 
-def _displayed(lines: Sequence[Line], left: float) -> list[bool]:
-    """Returns for each line whether it is part of a displayed formula, including limits, numerators and the like.
-
-    Formulas are indented, nearly without words, and in math fonts.
-    """
-    ignores_indent = len(lines) < _MIN_LINES  # too few lines between formulas to tell where lines begin
-    candidates = [
-        (ignores_indent or line.begin > left + 1.5 * line.size)
-        and _is_wordless(line.text)
-        and not _BULLET.match(line.text)
-        for line in lines
-    ]
-    displayed = [is_candidate and line.math > _MATHS for is_candidate, line in zip(candidates, lines, strict=True)]
-    for order in (range(1, len(lines)), range(len(lines) - 2, -1, -1)):
-        step = 1 if order.step > 0 else -1
-        for index in order:
-            gap = lines[index].y0 - lines[index - 1].y1 if step > 0 else lines[index + 1].y0 - lines[index].y1
-            is_part = candidates[index] and not _WORDS.search(lines[index].text) and gap < 0.3 * lines[index].size
-            displayed[index] = displayed[index] or (is_part and displayed[index - step])
-    return displayed
+def _is_formula_group(group: Sequence[Line], *, apart: bool) -> bool:
+    text = " ".join(line.text for line in group)
+    if _ENTRY.search(text) or (_BULLET.match(text) and not apart):
+        return False
+    return is_formula(group, text, apart=apart)
 
 
-def _is_matrix(rows: Sequence[Line]) -> bool:
-    """Returns whether aligned rows are a formula, such as a matrix."""
-    math = sum(line.math * len(line.text) for line in rows) / max(1, sum(len(line.text) for line in rows))
-    return math > _MATHS and all(_is_wordless(line.text) for line in rows)
+def _with_fragments(groups: Sequence[tuple[list[Line], bool]]) -> Iterator[tuple[list[Line], bool]]:
+    """Yields the groups, those that are parts of the formula before or after them as formulas."""
+    for index, (group, is_formula_group) in enumerate(groups):
+        beside = [other for at in (index - 1, index + 1) if 0 <= at < len(groups) for other, one in [groups[at]] if one]
+        yield group, is_formula_group or is_fragment(group, beside)
 
 
-def _is_wordless(text: str) -> bool:
-    """Returns whether a text has few words or few characters in words; formulas contain words such as "log"."""
-    words = _WORDS.findall(text)
-    return len(words) <= _FEW or sum(map(len, words)) < _LITTLE * len(text.replace(" ", ""))
-
-
-def _steps(lines: Sequence[Line]) -> dict[int, float]:
+def _steps(lines: Sequence[Line], body: BodyStyle) -> dict[int, float]:
     """Returns the line distance within paragraphs by font size.
 
-    It is the lower quartile of all distances, because on some pages most lines begin a paragraph.
+    It is that of the document if any two lines have it, else the lower quartile of all distances, because on some pages
+    most lines begin a paragraph.
     """
     steps: dict[int, list[float]] = {}
     for before, after in pairwise(lines):
         step = after.y1 - before.y1
         if _same_size(before, after) and 0.9 * after.size < step < 2.5 * after.size:
             steps.setdefault(round(after.size), []).append(step)
-    return {size: sorted(distances)[len(distances) // 4] for size, distances in steps.items()}
+    found = {size: sorted(distances)[len(distances) // 4] for size, distances in steps.items()}
+    size = round(body.size)
+    if any(abs(distance - body.step) < _SAME_STEP * body.step for distance in steps.get(size, ())):
+        found[size] = min(found[size], body.step)
+    return found
+
+
+def _right_edge(lines: Sequence[Line]) -> float:
+    """Returns where full lines end: the farthest end that several lines share, because names stick out, else any."""
+    ends = sorted((line.end for line in lines), reverse=True)
+    shared = max(_SHARED_END, len(ends) // 7)
+    for index, end in enumerate(ends[: len(ends) - shared + 1]):
+        if end - ends[index + shared - 1] < _SAME_END:
+            return end
+    return ends[0] if ends else 0.0
 
 
 def _same_size(before: Line, after: Line) -> bool:
@@ -265,19 +290,18 @@ def _same_size(before: Line, after: Line) -> bool:
 def _begins_paragraph(line: Line, group: Sequence[Line], step: float, left: float, right: float) -> bool:
     """Returns whether a line begins a new paragraph after `group`."""
     last = group[-1]
-    if (
-        not _same_size(last, line)
-        or _is_tagged(last)
-        or (line.bold != last.bold and (line.bold or all(other.bold for other in group)))
-    ):
+    if not _same_size(last, line) or _is_tagged(last) or _changes_weight(line, group, right):
         return True
     if _is_apart(line, last, step, right):
         return True
     if _ENTRY.search(last.text) or _ENTRY.search(line.text):
         return not (_ENTRY.search(group[0].text) or len(group) == 1)
-    if _BULLET.match(line.text) and not (_flows(last, right) and abs(line.begin - last.begin) < 0.1 * line.size):
-        return True
     indent = 0.8 * line.size
+    if _BULLET.match(line.text):
+        first_indent = last.begin - line.begin if len(group) == 1 else 0.0
+        begins_below = abs(line.begin - last.begin) < 0.1 * line.size or indent < first_indent < 4 * indent
+        if not (_flows(last, right) and begins_below):
+            return True
     if len(group) == 1 or abs(group[0].begin - last.begin) < indent / 2:
         # No indent so far: an indented line begins a paragraph, unless it is part of a hanging indent.
         if indent < line.begin - last.begin < 6 * indent and not (len(group) == 1 and _BULLET.match(last.text)):
@@ -286,11 +310,24 @@ def _begins_paragraph(line: Line, group: Sequence[Line], step: float, left: floa
         return True  # the next item of a hanging list
     elif group[0].begin > last.begin + indent / 2 and line.begin > last.begin + indent:
         return True
-    return (
-        last.end < right - 0.3 * (right - left)
-        and last.text.endswith((".", "!", "?", ":", "؟", "۔", "。"))
-        and last.begin <= left + indent
-    )
+    return last.begin <= left + indent and _ends_early(last, line, left, right)
+
+
+def _ends_early(last: Line, line: Line, left: float, right: float) -> bool:
+    """Returns whether a line ends a sentence far from the right margin, with room for the next word."""
+    if not last.text.endswith((".", "!", "?", ":", "؟", "۔", "。")):
+        return False
+    word = (_unbreakable_chars(line.text) + 1) * (line.x1 - line.x0) / max(1, len(line.text))
+    far = _EARLY if line.text[0].islower() else _EARLY_CAPITAL
+    return last.end + word < right - far * (right - left)
+
+
+def _changes_weight(line: Line, group: Sequence[Line], right: float) -> bool:
+    """Returns whether bold text begins or ends with a line, and not within a heading in several fonts."""
+    last = group[-1]
+    if line.bold == last.bold or (last.ends_bold and line.begins_bold and _flows(last, right)):
+        return False
+    return line.bold or all(other.bold for other in group)
 
 
 def _is_tagged(line: Line) -> bool:
@@ -322,8 +359,6 @@ def _kind_of(group: Sequence[Line], height: float, body: BodyStyle) -> str:
     size = median(line.size for line in group)
     if 2 * sum(_ENTRY.search(line.text) is not None for line in group) >= len(group):
         return "contents"
-    if _is_formula(group, text):
-        return "formula"
     if _CAPTION.match(text):
         return "caption"
     if size < 0.93 * body.size and group[0].y0 > height / 2 and _NOTE.match(text):
@@ -344,81 +379,6 @@ def _is_heading(group: Sequence[Line], text: str, size: float, body: BodyStyle) 
     return bold or (len(group) == 1 and len(text) < 80 and _NUMBERED.match(text) is not None and text.isupper())
 
 
-def _is_formula(group: Sequence[Line], text: str) -> bool:
-    """Returns whether a short block consists mostly of symbols and letters of formulas."""
-    if len(text) > 300:
-        return False
-    signs = len(_MATH.findall(text))
-    words = len(_WORDS.findall(text))
-    math = sum(line.math * len(line.text) for line in group) / max(1, sum(len(line.text) for line in group))
-    return words <= _FEW and (math > 0.5 or (math > 0.3 and signs > 0) or (signs >= 2 and signs > 0.08 * len(text)))
-
-
-def _table_runs(lines: Sequence[Line]) -> list[tuple[int, int]]:
-    """Returns the ranges of lines (first, end) of a region that are tables."""
-    runs = []
-    index = 0
-    while index < len(lines):
-        end = _table_end(lines, index) if len(lines[index].cells) > 1 else index
-        rows = [line for line in lines[index:end] if len(line.cells) > 1]
-        if len(rows) >= _TABLE_ROWS and _column_gaps(lines[index:end]) and _table_ink(rows) < _TABLE_INK:
-            runs.append((index, end))
-            index = end
-        else:
-            index += 1
-    return runs
-
-
-def _table_ink(rows: Sequence[Line]) -> float:
-    """Returns the share of the width of lines filled by cells; it is higher for justified text than for tables."""
-    filled = sum(cell.x1 - cell.x0 for line in rows for cell in line.cells)
-    return filled / max(1.0, sum(line.x1 - line.x0 for line in rows))
-
-
-def _table_end(lines: Sequence[Line], start: int) -> int:
-    """Returns the end of the lines with several cells, which may include single lines of one cell."""
-    end = index = start + 1
-    while index < len(lines) and index - end < 2 and lines[index].y0 - lines[index - 1].y1 < 2.5 * lines[index].size:
-        if len(lines[index].cells) > 1:
-            if not _column_gaps(lines[start : index + 1]):
-                break
-            end = index + 1
-        index += 1
-    return end
-
-
-def _column_gaps(rows: Sequence[Line]) -> list[float]:
-    """Returns the horizontal centers of the strips that are empty in all rows."""
-    cells = sorted((cell.x0, cell.x1, cell.size) for line in rows for cell in line.cells)
-    strips, right = [], cells[0][1]
-    for x0, x1, size in cells[1:]:
-        if x0 - right >= _TABLE_STRIP * size:
-            strips.append((x0 + right) / 2)
-        right = max(right, x1)
-    return strips
-
-
-def _table_rows(rows: Sequence[Line]) -> list[str]:
-    """Returns each row as its cells joined by `_SEPARATOR`.
-
-    A line with one cell, not in the first column, close to the previous line continues the previous row.
-    """
-    edges = _column_gaps(rows)
-    joined_rows: list[list[str]] = []
-    for number, line in enumerate(rows):
-        columns = [""] * (len(edges) + 1)
-        for cell in line.cells:
-            column = sum(cell.x0 > edge for edge in edges)
-            column = len(edges) - column if line.from_right else column
-            columns[column] = f"{columns[column]} {cell.text}".strip()
-        close = number > 0 and line.y0 - rows[number - 1].y1 < 0.3 * line.size
-        if joined_rows and not columns[0] and close and len(line.cells) == 1:
-            joined_rows[-1] = [f"{old} {new}".strip() for old, new in zip(joined_rows[-1], columns, strict=True)]
-        else:
-            joined_rows.append(columns)
-    return [_SEPARATOR.join(columns).rstrip() for columns in joined_rows]
-
-
 def _listing_runs(lines: Sequence[Line]) -> list[tuple[int, int]]:
     """Returns the ranges of lines (first, end) of a region that are listings.
 
@@ -434,6 +394,8 @@ def _listing_runs(lines: Sequence[Line]) -> list[tuple[int, int]]:
             and (end == index or _gap_above(lines, end) < _LISTING_FARTHEST)
         ):
             end += 1
+        if end - index > 1 and _gap_above(lines, index) < _LISTING_APART <= _gap_above(lines, index + 1):
+            index += 1  # the last line of a paragraph, which ends with a name
         if end - index > 1 or (
             end > index and _gap_above(lines, index) >= _LISTING_APART and _gap_above(lines, end) >= _LISTING_APART
         ):

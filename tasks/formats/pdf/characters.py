@@ -47,7 +47,10 @@ class Face(NamedTuple):
 
 
 class Char(NamedTuple):
-    """One character with its box in points; `face` is None for a space or line end inserted by PDFium."""
+    """One character with its box in points; `face` is None for a space or line end inserted by PDFium.
+
+    `base` is the height of its baseline, or 0 if unknown, as on pages that were rotated.
+    """
 
     code: int
     x0: float
@@ -56,6 +59,7 @@ class Char(NamedTuple):
     y1: float
     face: Face | None
     unmapped: bool = False
+    base: float = 0.0
 
 
 @dataclass
@@ -71,6 +75,7 @@ class RawPage:
         covered: whether an image of most of the page is drawn after the text.
         rotation: rotation in which a viewer shows the page, in clockwise quarter turns.
         turned: rotation of the boxes, in clockwise quarter turns.
+        rulings: boxes of thin lines, from drawings of few paths.
     """
 
     number: int
@@ -82,6 +87,7 @@ class RawPage:
     covered: bool = False
     rotation: int = 0
     turned: int = 0
+    rulings: list[Box] = field(default_factory=list)
 
 
 def turn_of(chars: Sequence[Char]) -> int:
@@ -142,6 +148,7 @@ def _rotate(page: RawPage, turn: int, turns: Mapping[int, int]) -> RawPage:
         )
         for char in page.chars
     ]
+    page.rulings = [_rotate_box(*box, turn, width, height) for box in page.rulings]
     if turn % 2:
         page.width, page.height = height, width
     page.turned = (page.turned + turn) % 4

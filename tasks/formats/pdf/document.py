@@ -15,7 +15,7 @@ from typing import Any
 
 from tasks.formats.documents.layout import Box, LayoutSpan, PageScore
 from tasks.formats.documents.text import clean
-from tasks.formats.pdf.blocks import END, BodyStyle, PdfBlock, blocks
+from tasks.formats.pdf.blocks import END, BodyStyle, PdfBlock, blocks, step_of
 from tasks.formats.pdf.characters import displayed
 from tasks.formats.pdf.columns import regions
 from tasks.formats.pdf.health import NEEDS_OCR, health
@@ -23,6 +23,7 @@ from tasks.formats.pdf.lines import lines
 from tasks.formats.pdf.reader import Limits, open_pdf, pages, title_of
 from tasks.formats.pdf.recognized import ReadPage
 from tasks.formats.pdf.render import Bitmap, render_page
+from tasks.formats.pdf.rulings import dividers, with_tables
 from tasks.formats.pdf.segments import Segment, segments, without_ruby
 
 _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
@@ -30,6 +31,9 @@ _DIVIDED_WORD = re.compile(r"([^\W\d_]+(?:-[^\W\d_]+)*)-$")
 _FIRST_WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 _FLOAT_KINDS = frozenset(("caption", "table", "footnote", "turned"))
 _MOST_FLOATS = 60
+_LEVELS = 6
+_MONO_DOCUMENT, _LISTING_MONO = 0.85, 0.75
+"""Minimum share of monospaced characters of a document without listings, and of a segment of a listing."""
 _LINE_KINDS = frozenset(("table", "code", "contents"))
 _TERMINAL = (".", "!", "?", ":", ";", "\u201d", '"', ")")
 # After these prefixes a hyphen is kept if the document gives no evidence: "self-" + "attention" is a compound.
@@ -106,6 +110,7 @@ class _Page:
     height: float
     upright: list[Segment]
     turned: list[Segment]
+    rulings: Sequence[Box] = ()
     other: Sequence[PdfBlock] = ()
 
 
@@ -142,9 +147,10 @@ def read_pdf(
             if ocr_blocks is not None:
                 page.other = ocr_blocks
             elif not unreadable:
-                page.upright, page.turned = segments(raw.chars)
+                page.upright, page.turned = segments(raw.chars, dividers(raw.rulings))
                 page.upright = without_ruby(page.upright)
-                to_displayed[raw.number] = partial(displayed, page=replace(raw, chars=[]))
+                page.rulings = raw.rulings
+                to_displayed[raw.number] = partial(displayed, page=replace(raw, chars=[], rulings=[]))
             scores.append(PageScore(raw.number, round(score, 3), unreadable and ocr_blocks is None))
             pages_read.append(page)
         if bitmaps:
@@ -183,10 +189,16 @@ def _blocks(pages: Sequence[_Page]) -> list[PdfBlock]:
     for page_segments in body_pages:
         for segment in page_segments:
             segment.bold = segment.weight >= body.heavy
+            segment.begins_bold, segment.ends_bold = (weight >= body.heavy for weight in segment.end_weights)
     result: list[PdfBlock] = []
-    for page, upright in zip(pages, body_pages, strict=True):
-        for region in regions(upright):
-            result += blocks(lines(region), page.number, page.height, body)
+    of_pages = [
+        [lines(region) for region in regions(with_tables(upright, page.rulings))]
+        for page, upright in zip(pages, body_pages, strict=True)
+    ]
+    body = replace(body, step=step_of((region for of_page in of_pages for region in of_page), body.size))
+    for page, of_page in zip(pages, of_pages, strict=True):
+        for region in of_page:
+            result += blocks(region, page.number, page.height, body)
         result += (
             PdfBlock(
                 "turned", (segment.text,), page.number, (segment.x0, segment.y0, segment.x1, segment.y1), segment.size
@@ -194,23 +206,36 @@ def _blocks(pages: Sequence[_Page]) -> list[PdfBlock]:
             for segment in page.turned
         )
         result += page.other
-    return result
+    return with_levels(result)
+
+
+def with_levels(blocks: Sequence[PdfBlock]) -> list[PdfBlock]:
+    """Returns the blocks, headings with their level: the rank of their font size, to half a point, among headings."""
+    sizes = {round(2 * block.size) for block in blocks if block.kind == "heading"}
+    ranks = {size: min(rank, _LEVELS) for rank, size in enumerate(sorted(sizes, reverse=True), 1)}
+    return [
+        replace(block, level=ranks[round(2 * block.size)]) if block.kind == "heading" else block for block in blocks
+    ]
 
 
 def _body_style(pages: Sequence[Sequence[Segment]]) -> BodyStyle:
-    """Returns font size, weight and pitch of most characters."""
-    sizes: Counter[float] = Counter()
-    weights: Counter[int] = Counter()
-    mono = 0.0
+    """Returns font size and weight of most characters, without those of listings unless nearly all are monospaced."""
+    mono = total = 0.0
     for page in pages:
         for segment in page:
-            sizes[segment.size] += len(segment.text)
-            weights[segment.weight] += len(segment.text)
+            total += len(segment.text)
             mono += segment.mono * len(segment.text)
-    half = sizes.total() / 2
+    is_mono = mono > _MONO_DOCUMENT * total
+    sizes: Counter[float] = Counter()
+    weights: Counter[int] = Counter()
+    for page in pages:
+        for segment in page:
+            if is_mono or segment.mono < _LISTING_MONO:
+                sizes[segment.size] += len(segment.text)
+                weights[segment.weight] += len(segment.text)
     size = max(sizes, key=lambda size: (sizes[size], size), default=10.0)
     weight = max(weights, key=lambda weight: (weights[weight], weight), default=0)
-    return BodyStyle(size, weight, mono=mono > half)
+    return BodyStyle(size, weight, mono=is_mono)
 
 
 def _title(file_title: str, blocks: Sequence[PdfBlock]) -> str:
@@ -278,7 +303,7 @@ def _chains(blocks: Sequence[PdfBlock]) -> Iterator[list[PdfBlock]]:
                 chain += waiting[index : after + 1]
                 index = after + 1
                 continue
-            ahead = index
+            ahead = _after_figure(waiting, index, chain[-1])
             while ahead < len(waiting) and _floats(waiting[ahead], chain[-1]) and ahead - index < _MOST_FLOATS:
                 ahead += 1
             if ahead >= len(waiting) or not _continues(chain[-1], waiting[ahead]):
@@ -289,6 +314,22 @@ def _chains(blocks: Sequence[PdfBlock]) -> Iterator[list[PdfBlock]]:
         yield chain
         yield from ([block] for block in floats)
         floats = []
+
+
+def _after_figure(waiting: Sequence[PdfBlock], index: int, before: PdfBlock) -> int:
+    """Returns the index after the figure or table at the top of the next page or column, if one follows there.
+
+    Its caption tells which blocks belong to it; text that goes on after it begins with a small letter.
+    """
+    if not before.runs_on or waiting[index : index + 1] == [] or before.lines[-1].endswith(_TERMINAL):
+        return index
+    top = waiting[index]
+    for at in range(index, min(len(waiting) - 1, index + _MOST_FLOATS)):
+        if waiting[at].page != top.page or waiting[at].lines[0][:1].islower() > (at > index):
+            return index
+        if waiting[at].kind == "caption":
+            return at if waiting[at + 1].page == top.page and waiting[at + 1].lines[0][:1].islower() else index
+    return index
 
 
 def _floats(block: PdfBlock, before: PdfBlock) -> bool:
@@ -302,6 +343,9 @@ def _continues_after_formula(before: PdfBlock, after: PdfBlock) -> bool:
     Few texts begin a paragraph after a formula, so it does unless it is indented, regardless of its first letter.
     """
     if after.kind != "paragraph" or after.page - before.page not in (0, 1) or abs(before.size - after.size) > 0.3:
+        return False
+    indent = after.box[0] - before.box[0]
+    if len(after.lines) == 1 < len(before.lines) and before.page == after.page and 0.8 < indent / after.size < 4.0:
         return False
     return not after.indented
 

@@ -8,9 +8,9 @@ and `mixed` (words with letters of several scripts, from another kind of wrong m
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from tasks.formats.pdf.characters import Char, RawPage
 
@@ -22,6 +22,8 @@ _VOWELS = frozenset("aeiouy")
 # script, less than 0.52 in 97 of 100 texts whose alphabet was permuted at random.
 _ALTERNATING = 0.52
 _SPEAKING, _MOSTLY_LETTERS, _SWITCHING = 0.57, 0.65, 0.05
+_CLEARLY, _SOME_LETTERS, _ENOUGH_OF_CODE = 0.63, 0.4, 120
+"""The same for code and formulas, which have fewer letters: a higher share of alternating pairs, and more pairs."""
 _STEEPNESS = 3.0
 _ENOUGH = 200
 _ENOUGH_OF_WORDS = 60
@@ -41,12 +43,14 @@ _COMPATIBLE_SCRIPTS = (
     "HALFWIDTH",
 )
 """First words of the Unicode names of letters whose scripts mix in words and formulas."""
+_DINGBATS = range(0x2701, 0x27C0)
 _NO_SCRIPT = frozenset(("MATHEMATICAL", "MODIFIER", "MICRO", "FEMININE", "MASCULINE"))
 _CODE_SIGNS = frozenset("\\_/@#$%^&*<>=|~{}[]+0123456789")
 """Characters of words that are code or addresses."""
 _NUMBER = re.compile(r"[-+(\[]?[$€£]?\d+(?:[.,:/-]\d+)*[%)\],.;:]?")
 _SPACE = Char(0x20, 0, 0, 0, 0, None)
 _FEW = 50
+_LEADERS = 4
 
 
 def health(page: RawPage) -> float:
@@ -75,14 +79,20 @@ def _unmapped(chars: Sequence[Char], drawn: list[Char]) -> float:
     resemble language. Numbers are whole words: in text of wrong codes, digits are next to other characters.
     """
     unknown = [
-        char
-        for word in _words(chars)
+        [char for char in word if char.unmapped and char.face is not None and not _is_unreadable(char.code)]
+        for word in _without_leaders(_words(chars))
         if not _NUMBER.fullmatch("".join(chr(char.code) for char in word))
-        for char in word
-        if char.unmapped and char.face is not None and not _is_unreadable(char.code)
     ]
     bad = sum(_is_unreadable(char.code) for char in drawn)
-    return min(1.0, 2 * (bad + (0 if _resembles_language(unknown) else len(unknown))) / len(drawn))
+    return min(1.0, 2 * (bad + (0 if _resembles_language(unknown) else sum(map(len, unknown)))) / len(drawn))
+
+
+def _without_leaders(words: Iterable[list[Char]]) -> Iterator[list[Char]]:
+    """Yields the words without rows of one character each, all the same, such as the dots of a table of contents."""
+    for code, equal in groupby(words, key=lambda word: word[0].code if len(word) == 1 else 0):
+        row = list(equal)
+        if code == 0 or len(row) < _LEADERS:
+            yield from row
 
 
 def _words(chars: Sequence[Char]) -> Iterator[list[Char]]:
@@ -98,17 +108,23 @@ def _words(chars: Sequence[Char]) -> Iterator[list[Char]]:
         yield word
 
 
-def _resembles_language(unknown: list[Char]) -> bool:
-    """Returns whether characters are mostly ASCII letters that alternate as in words, in words of one case."""
-    pairs, alternating = _count_pairs(unknown)
+def _resembles_language(words: Sequence[list[Char]]) -> bool:
+    """Returns whether words are mostly ASCII letters that alternate as in words, in words of one case.
+
+    Code and lists of formulas have fewer letters, and must have more pairs that alternate more clearly.
+    """
+    unknown = [char for word in words for char in word]
+    pairs, alternating = _count_pairs([char for word in words for char in (*word, _SPACE)])
     letters = sum(chr(char.code).isalpha() and char.code < 0x80 for char in unknown)
-    switches = sum(chr(before.code).islower() and chr(after.code).isupper() for before, after in pairwise(unknown))
-    return (
-        pairs >= _ENOUGH_OF_WORDS
-        and alternating >= _SPEAKING * pairs
-        and letters >= _MOSTLY_LETTERS * len(unknown)
-        and switches < _SWITCHING * pairs
+    switches = sum(
+        chr(before.code).islower() and chr(after.code).isupper() for word in words for before, after in pairwise(word)
     )
+    if switches >= _SWITCHING * pairs:
+        return False
+    if letters >= _MOSTLY_LETTERS * len(unknown):
+        return pairs >= _ENOUGH_OF_WORDS and alternating >= _SPEAKING * pairs
+    clearly = pairs >= _ENOUGH_OF_CODE and alternating >= _CLEARLY * pairs
+    return clearly and letters >= _SOME_LETTERS * len(unknown)
 
 
 def _is_unreadable(code: int) -> bool:
@@ -176,7 +192,12 @@ def _mixed(chars: Sequence[Char]) -> float:
 
 @cache
 def _script(code: int) -> str:
-    """Returns the script of a letter by its Unicode name ("LATIN" for all compatible scripts), or ""."""
+    """Returns the script of a letter by its Unicode name ("LATIN" for all compatible scripts), or "".
+
+    Dingbats in words are letters of a wrong map, a script of their own.
+    """
+    if code in _DINGBATS:
+        return "DINGBAT"
     if not chr(code).isalpha():
         return ""
     name = re.split("[ -]", unicodedata.name(chr(code), ""), maxsplit=1)[0]

@@ -69,6 +69,16 @@ class Line:
         return all(cell.bold for cell in self.cells)
 
     @property
+    def begins_bold(self) -> bool:
+        """Whether its first character is bold."""
+        return self.cells[0].begins_bold
+
+    @property
+    def ends_bold(self) -> bool:
+        """Whether its last character is bold."""
+        return self.cells[-1].ends_bold
+
+    @property
     def math(self) -> float:
         """Share of its characters in math fonts."""
         return self._share([cell.math for cell in self.cells])
@@ -137,6 +147,8 @@ def _insert_fragment(line: Segment, fragment: Sequence[Segment]) -> Segment:
 
 def _belongs_to_row(row: Sequence[Segment], segment: Segment) -> bool:
     """Returns whether a segment belongs to a row: at the same height, without overlapping its segments."""
+    if segment.table is not None or row[0].table is not None:
+        return False
     anchor = max(row, key=lambda other: other.size)
     shared = min(anchor.y1, segment.y1) - max(anchor.y0, segment.y0)
     if shared < 0.5 * min(anchor.y1 - anchor.y0, segment.y1 - segment.y0):
@@ -178,4 +190,7 @@ def _join_segments(left: Segment, right: Segment, gap: float, *, from_right: boo
         left.bold and right.bold,
         (left.math * len(left.text) + right.math * len(right.text)) / max(1, count),
         (left.mono * len(left.text) + right.mono * len(right.text)) / max(1, count),
+        (first.end_weights[0], second.end_weights[1]),
+        first.begins_bold,
+        second.ends_bold,
     )

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pypdfium2.raw as pdfium
 
+from tasks.formats.documents.layout import Box
 from tasks.formats.pdf.characters import NAMED, REPLACEMENT, TEX, Char, Face, RawPage, turn_of, upright
 
 _INVISIBLE = (pdfium.FPDF_TEXTRENDERMODE_INVISIBLE, pdfium.FPDF_TEXTRENDERMODE_CLIP)
@@ -49,6 +50,12 @@ _LEAST_INK = 0.02
 _MAX_ANNOTATIONS = 1_000
 _FLATTENED = pdfium.FLATTEN_SUCCESS
 _IMAGE, _FORM, _TEXT = pdfium.FPDF_PAGEOBJ_IMAGE, pdfium.FPDF_PAGEOBJ_FORM, pdfium.FPDF_PAGEOBJ_TEXT
+_PATH, _MOVE, _LINE = pdfium.FPDF_PAGEOBJ_PATH, pdfium.FPDF_SEGMENT_MOVETO, pdfium.FPDF_SEGMENT_LINETO
+_MOST_OBJECTS, _MOST_PATHS, _MOST_STEPS = 20_000, 3_000, 200
+"""Maximum number of objects of a page that are searched for rulings, of its paths and of their lines together, and of
+the lines of one path; more are drawings."""
+_THIN = 2.0
+"""Maximum thickness of a ruling in points."""
 
 
 class _Font(NamedTuple):
@@ -65,8 +72,8 @@ class FaceCache:
         self._fonts: dict[int, _Font] = {}
         self._marks: dict[int, int] = {}
 
-    def of(self, text_object: Any) -> tuple[Face, bool]:
-        """Returns the face of a text object, and whether its text repeats that of an earlier object.
+    def of(self, text_object: Any) -> tuple[Face, bool, float]:
+        """Returns the face of a text object, whether its text repeats that of an earlier object, and its baseline.
 
         PDFium returns a text for several objects (ActualText of marked content) with each of them.
         """
@@ -80,7 +87,7 @@ class FaceCache:
         font = self._font(pdfium.FPDFTextObj_GetFont(text_object))
         invisible = pdfium.FPDFTextObj_GetTextRenderMode(text_object) in _INVISIBLE
         face = Face(abs(size.value * scale), font.weight, font.math, font.mono, invisible, bool(mark), turn)
-        return self._equal.setdefault(face, face), is_repeat
+        return self._equal.setdefault(face, face), is_repeat, matrix.f
 
     def _font(self, font: Any) -> _Font:
         if not font:
@@ -204,6 +211,7 @@ def _page(handle: Any, number: int, limits: Limits, chars: int) -> RawPage:
         pdfium.FPDFPage_SetRotation(handle, text_turn)
         page.chars = _text(handle, left, top, limits.chars - chars)
     _images(handle, page)
+    page.rulings = list(_rulings(handle, page.objects, left, top))
     return upright(page)
 
 
@@ -251,7 +259,7 @@ def _chars(text: Any, left: float, top: float) -> list[Char]:
     addressof, new = ctypes.addressof, tuple.__new__
     unmapped = skipped = False
     cache = FaceCache()
-    faces: dict[int, tuple[Face, bool]] = {}
+    faces: dict[int, tuple[Face, bool, float]] = {}
     box = pdfium.FS_RECTF()
     box_pointer = ctypes.byref(box)
     chars = []
@@ -264,7 +272,11 @@ def _chars(text: Any, left: float, top: float) -> list[Char]:
         address = addressof(text_object.contents)
         if address not in faces:
             faces[address] = cache.of(text_object)
-        face, skipped = faces[address]
+            box_of(text, index, box_pointer)
+            face, skipped, base = faces[address]
+            # The baseline of an object within a form is in the coordinates of the form.
+            faces[address] = face, skipped, top - base if box.bottom <= base <= box.top else 0.0
+        face, skipped, base = faces[address]
         if skipped:
             continue
         box_of(text, index, box_pointer)
@@ -275,7 +287,7 @@ def _chars(text: Any, left: float, top: float) -> list[Char]:
             code = _visible(text, index, code, _LEAST_INK * face.size)
         if index % _UNMAPPED_STRIDE == 0:
             unmapped = unmapped_of(text, index) == 1
-        chars.append(new(Char, (code, x0, top - box.top, x1, top - box.bottom, face, unmapped)))
+        chars.append(new(Char, (code, x0, top - box.top, x1, top - box.bottom, face, unmapped, base)))
     return chars
 
 
@@ -329,6 +341,58 @@ def _images(handle: Any, page: RawPage) -> None:
             page.image_share = max(page.image_share, share)
             cover = index if share > 0.8 else cover
     page.covered = cover > last_text >= 0
+
+
+def _rulings(handle: Any, objects: int, left: float, top: float) -> Iterator[Box]:
+    """Yields the boxes of the horizontal and vertical lines of a page; none if it has too many paths."""
+    found = (pdfium.FPDFPage_GetObject(handle, at) for at in range(min(objects, _MOST_OBJECTS)))
+    paths = [one for one in found if pdfium.FPDFPageObj_GetType(one) == _PATH]
+    if len(paths) > _MOST_PATHS:
+        return
+    edges, steps = [ctypes.c_float() for _ in range(4)], 0
+    for path in paths:
+        steps += max(0, pdfium.FPDFPath_CountSegments(path))
+        if steps > _MOST_PATHS:
+            return
+        if pdfium.FPDFPageObj_GetBounds(path, *edges):
+            x0, y0, x1, y1 = (edge.value for edge in edges)
+            lines = [(x0, y0, x1, y1)] if min(x1 - x0, y1 - y0) <= _THIN else _drawn_lines(path)
+            yield from ((x0 - left, top - y1, x1 - left, top - y0) for x0, y0, x1, y1 in lines)
+
+
+def _drawn_lines(path: Any) -> list[Box]:
+    """Returns the horizontal and vertical lines of a stroked path, in points from the lower left corner."""
+    fill, stroke, matrix = ctypes.c_int(), ctypes.c_int(), pdfium.FS_MATRIX()
+    count = pdfium.FPDFPath_CountSegments(path)
+    drawn = pdfium.FPDFPath_GetDrawMode(path, fill, stroke) and stroke.value
+    if not drawn or not 1 < count <= _MOST_STEPS or not pdfium.FPDFPageObj_GetMatrix(path, matrix):
+        return []
+    lines: list[Box] = []
+    first = now = (0.0, 0.0)
+    x, y = ctypes.c_float(), ctypes.c_float()
+    for index in range(count):
+        step = pdfium.FPDFPath_GetPathSegment(path, index)
+        kind = pdfium.FPDFPathSegment_GetType(step)
+        pdfium.FPDFPathSegment_GetPoint(step, x, y)
+        to = (
+            matrix.a * x.value + matrix.c * y.value + matrix.e,
+            matrix.b * x.value + matrix.d * y.value + matrix.f,
+        )
+        if kind == _MOVE:
+            first = to
+        elif kind != _LINE:
+            return []
+        else:
+            lines.append(_between(now, to))
+        if pdfium.FPDFPathSegment_GetClose(step):
+            lines.append(_between(to, first))
+        now = to
+    return [box for box in lines if min(box[2] - box[0], box[3] - box[1]) <= _THIN]
+
+
+def _between(one: tuple[float, float], other: tuple[float, float]) -> Box:
+    (x0, x1), (y0, y1) = (sorted(pair) for pair in zip(one, other, strict=True))
+    return x0, y0, x1, y1
 
 
 def _is_image(form: Any) -> bool:

@@ -6,6 +6,8 @@ as in TeX's older fonts, are combined with these. Ruby, small kana next to ideog
 removed, because it would split the words that it annotates.
 """
 
+import math
+import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -39,17 +41,54 @@ _REPLACEMENTS = {
     **{code: unicodedata.normalize("NFKC", chr(code)) for code in _UPRIGHT_SIGNS},
     **_ROMAN,
 }
+SEPARATOR = " | "
 WIDE = 1.0
 """Gap, in font sizes, that ends a segment."""
 _SPACE = 0.25
 _INK = 0.2
+_SPLIT = 0.5
+"""Minimum gap in points between two cells with a ruling between them."""
 SMALL = 0.85
 """Maximum size of exponents and indices, relative to their base."""
+_SMALLEST, _RISE, _SINK = 0.4, 0.15, 0.05
+"""Minimum size of exponents relative to their base, and distances of the baselines of exponents and indices from that
+of their base, in its sizes."""
+_THIN_SPACE = 0.2
+"""Minimum gap of a space before or after an exponent or index, in sizes of its base."""
+_BEFORE = 24
+_EXPONENT = re.compile(r"[+\-\u2212]?(?:[0-9]{1,4}|[A-Za-z]{1,3}|[0-9A-Za-z+\-\u2212/()]{1,10})")
+_CLOSING = frozenset(")]}\u2032")
+_SIGNS = "+-\u2212"
+_RAISED = str.maketrans("0123456789+-\u2212ni", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻ⁿⁱ")
+_NUMBER_AT_END = re.compile(r"(?<![0-9.,:/\w-])[0-9]{1,2}$")
+_WORD_AT_END = re.compile(r"[^\W\d_]+$")
+_SHORT_WORDS = frozenset(
+    (
+        *("am", "an", "as", "at", "be", "by", "do", "go", "he", "if", "in", "is", "it", "me", "my", "no", "of", "on"),
+        *("or", "so", "to", "up", "us", "we", "ab", "da", "du", "er", "es", "im", "ob", "um", "wo", "zu"),
+    )
+)
+"""Words of two letters, after which a raised number is the mark of a note."""
 _MOSTLY = 0.95
+_PLAIN = 0.1
+"""Minimum share of characters in other than monospaced fonts whose size is that of the segment."""
 
 _RUBY_SIZE = 0.62
 _RUBY_FARTHEST = 1.4
 """Maximum size of ruby relative to its line, and maximum distance between their middles, in sizes of the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of a table, all with the same number of cells, and how many of them are its head (0 if unknown)."""
+
+    rows: tuple[tuple[str, ...], ...]
+    header_rows: int = 0
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """A line per row, its cells separated by `SEPARATOR`."""
+        return tuple(SEPARATOR.join(row).rstrip() for row in self.rows)
 
 
 @dataclass(slots=True)
@@ -72,6 +111,13 @@ class Segment:
     """Share of characters in a math font."""
     mono: float = 0.0
     """Share of characters in a monospaced font."""
+    end_weights: tuple[int, int] = (0, 0)
+    """Weights of the first and the last character."""
+    begins_bold: bool = False
+    ends_bold: bool = False
+    """Whether the first and the last character are bold; set with `bold`."""
+    table: Table | None = None
+    """The ruled table in place of whose text it is."""
 
     @property
     def middle(self) -> float:
@@ -82,17 +128,21 @@ class Segment:
 class _SegmentBuilder:
     """A segment under construction."""
 
-    __slots__ = ("faces", "math", "parts", "x0", "x1", "y0", "y1")
+    __slots__ = ("anchor", "faces", "math", "parts", "raised_from", "x0", "x1", "y0", "y1")
 
     def __init__(self, char: Char, text: str) -> None:
-        _, self.x0, self.y0, self.x1, self.y1, face, _ = char
+        _, self.x0, self.y0, self.x1, self.y1, face, _, _ = char
         self.parts = [text]
         assert face is not None
         self.faces = [face]
         self.math = face.math
+        self.anchor = char
+        """The last character that is no exponent or index."""
+        self.raised_from = -1
+        """Number of the part with which an exponent begins, or -1."""
 
     def add(self, char: Char, text: str) -> None:
-        _, x0, y0, x1, y1, face, _ = char
+        _, x0, y0, x1, y1, face, _, _ = char
         assert face is not None
         self.parts.append(text)
         self.faces.append(face)
@@ -112,7 +162,7 @@ class _SegmentBuilder:
 
     def is_adjacent(self, char: Char, size: float) -> bool:
         """Returns whether a character is next to the segment, on the same line."""
-        code, x0, y0, x1, y1, _, _ = char
+        code, x0, y0, x1, y1, _, _, _ = char
         shared = (y1 if y1 < self.y1 else self.y1) - (y0 if y0 > self.y0 else self.y0)
         if shared < 0.4 * (y1 - y0) and shared < 0.4 * (self.y1 - self.y0):
             return False
@@ -127,9 +177,104 @@ class _SegmentBuilder:
         shared = min(char.y1, self.y1) - max(char.y0, self.y0)
         return (small or face.math or last.math) and shared > 0.5 * (char.y1 - char.y0) and char.x0 > self.x0
 
+    def rise(self, char: Char) -> int:
+        """Returns 1 for an exponent, -1 for an index, 0 for other characters."""
+        face, below = char.face, self.anchor.face
+        assert face is not None
+        assert below is not None
+        if not _SMALLEST * below.size < face.size < SMALL * below.size or not char.base or not self.anchor.base:
+            return 0
+        height = (self.anchor.base - char.base) / below.size
+        return 1 if height > _RISE else -1 if height < -_SINK else 0
 
-def segments(chars: Sequence[Char]) -> tuple[list[Segment], list[Segment]]:
-    """Returns the segments of horizontal text of a page, and the segments of rotated text."""
+    def place(self, char: Char, *, pending: bool, drawn: bool) -> bool:
+        """Begins or ends an exponent where the face changes, and returns whether a space is before the character.
+
+        Args:
+            char: the next character.
+            pending: whether a space was read before it.
+            drawn: whether the file has this space; PDFium inserts others.
+        """
+        face, anchor = char.face, self.anchor.face
+        assert face is not None
+        assert anchor is not None
+        rise = self.rise(char)
+        if pending and not drawn and (rise or anchor is not self.faces[-1]):
+            pending = char.x0 - self.x1 > _THIN_SPACE * anchor.size
+        if rise < 1 or pending:
+            self.end_exponent()
+        elif self.raised_from < 0:
+            self.raised_from = len(self.parts)
+        if rise == 0:
+            self.anchor = char
+        return pending
+
+    def end_exponent(self) -> None:
+        """Writes the raised characters at the end as an exponent, if they are one."""
+        if self.raised_from < 0:
+            return
+        before, raised = (
+            "".join(self.parts[max(0, self.raised_from - _BEFORE) : self.raised_from]),
+            self.parts[self.raised_from :],
+        )
+        assert self.anchor.face is not None
+        own = [face.math for face in self.faces[-len(raised) :]]
+        if all(own) and set(raised) == {"0"}:
+            text = "\u2032" * len(raised)  # the prime of TeX's symbols without a map
+        else:
+            is_math = any(own) or self.anchor.face.math or (before[-1:] in _CLOSING and self._has_math())
+            text = exponent(before, "".join(raised), is_math=is_math)
+        self.parts[self.raised_from :] = [text]
+        self.raised_from = -1
+
+    def _has_math(self) -> bool:
+        return any(face.math for face in self.faces[-_BEFORE:])
+
+
+def exponent(before: str, raised: str, *, is_math: bool) -> str:
+    """Returns raised characters as an exponent, or unchanged if they are a mark of a note, an ordinal or a sign.
+
+    Digits and signs, and the letters i and n, have characters of their own in Unicode; others are written as ^{...}. A
+    number is an exponent after a number of up to two digits, a letter, a word of two letters or a bracket of a formula,
+    and, with a sign, after any word; else it is the mark of a note. Letters are an exponent only in a formula.
+
+    Args:
+        before: the text before them.
+        raised: the raised characters.
+        is_math: whether they, or the character before them, are in a math font.
+    """
+    if not _EXPONENT.fullmatch(raised) or not before or not _is_base(before, raised, is_math=is_math):
+        return raised
+    signs = raised.translate(_RAISED)
+    return f"^{{{raised}}}" if set(signs) & set(raised) else signs
+
+
+def _is_base(before: str, raised: str, *, is_math: bool) -> bool:
+    last = before[-1]
+    is_number = any(letter.isdigit() for letter in raised)
+    if last.isdigit():
+        return is_number and _NUMBER_AT_END.search(before) is not None
+    if last in _CLOSING:
+        return is_math
+    if not last.isalpha():
+        return False
+    word = _WORD_AT_END.search(before)
+    length = len(word[0]) if word else 1
+    if raised[0] in _SIGNS and is_number:
+        return True
+    short = length == 1 or (length == 2 and word is not None and word[0].lower() not in _SHORT_WORDS)
+    return is_math or (is_number and short)
+
+
+def segments(
+    chars: Sequence[Char], dividers: Sequence[tuple[float, float, float]] = ()
+) -> tuple[list[Segment], list[Segment]]:
+    """Returns the segments of horizontal text of a page, and the segments of rotated text.
+
+    Args:
+        chars: characters of the page.
+        dividers: vertical rulings by place (x, top, bottom), which end a segment between words.
+    """
     chars = with_accents(chars)
     upright: list[Segment] = []
     turned: list[Segment] = []
@@ -139,7 +284,7 @@ def segments(chars: Sequence[Char]) -> tuple[list[Segment], list[Segment]]:
             from_right = whole or mostly_right_to_left(line)
             upright += (_read_run(run, from_right=from_right) for run in runs(line, WIDE))
         else:
-            _left_to_right(line, upright, turned)
+            _left_to_right(line, upright, turned, dividers)
     return [segment for segment in upright if segment.text], [segment for segment in turned if segment.text]
 
 
@@ -173,7 +318,12 @@ def _char_text(code: int) -> str:
     return _REPLACEMENTS[code] if code in _REPLACEMENTS else chr(code)
 
 
-def _left_to_right(chars: Sequence[Char], upright: list[Segment], turned: list[Segment]) -> None:
+def _left_to_right(
+    chars: Sequence[Char],
+    upright: list[Segment],
+    turned: list[Segment],
+    dividers: Sequence[tuple[float, float, float]],
+) -> None:
     builder: _SegmentBuilder | None = None
     turn = 0
     pending = drawn = ended = False
@@ -186,6 +336,7 @@ def _left_to_right(chars: Sequence[Char], upright: list[Segment], turned: list[S
         if builder is not None and (
             face.turn != turn
             or (turn == 0 and ((ended and not builder.is_script(char)) or not builder.is_adjacent(char, face.size)))
+            or (dividers and char.x0 - builder.x1 > _SPLIT and _is_divided(builder.x1, char, dividers))
         ):
             (turned if turn else upright).append(_build(builder))
             builder = None
@@ -197,6 +348,8 @@ def _left_to_right(chars: Sequence[Char], upright: list[Segment], turned: list[S
             if pending and not drawn and (face.actual_text or builder.faces[-1].actual_text):
                 # PDFium returns the ink box of the whole object for each of its characters.
                 pending = abs(char.x0 - builder.x1) > (_INK if builder.faces[-1].actual_text else _INK / 2) * face.size
+            if turn == 0 and (face is not builder.anchor.face or face is not builder.faces[-1]):
+                pending = builder.place(char, pending=pending, drawn=drawn)
             if pending or (
                 turn == 0 and char.x0 - builder.x1 > _SPACE * face.size and not _ideographs(builder.parts[-1], text)
             ):
@@ -207,23 +360,33 @@ def _left_to_right(chars: Sequence[Char], upright: list[Segment], turned: list[S
         (turned if turn else upright).append(_build(builder))
 
 
+def _is_divided(x1: float, char: Char, dividers: Sequence[tuple[float, float, float]]) -> bool:
+    """Returns whether a vertical ruling is between a text that ends at `x1` and a character."""
+    middle = (char.y0 + char.y1) / 2
+    between = dividers[bisect_left(dividers, (x1 - _SPLIT, -math.inf, 0)) : bisect_right(dividers, (char.x0 + _SPLIT,))]
+    return any(top <= middle <= bottom for _, top, bottom in between)
+
+
 def _ideographs(before: str, after: str) -> bool:
     """Returns whether both characters are of scripts without spaces, whose square cells leave gaps at punctuation."""
     return "\u3000" <= before[-1:] <= "\u9fff" and "\u3000" <= after[:1] <= "\u9fff"
 
 
 def _build(builder: _SegmentBuilder) -> Segment:
+    builder.end_exponent()
     faces = {id(face): face for face in builder.faces}
     counts = Counter(map(id, builder.faces))
     sizes: Counter[float] = Counter()
     weights: Counter[int] = Counter()
-    math = mono = 0
-    for name, face in faces.items():
-        sizes[round(face.size, 1)] += counts[name]
-        weights[face.weight] += counts[name]
-        math += face.math * counts[name]
-        mono += face.mono * counts[name]
+    maths = mono = 0
     count = len(builder.faces)
+    plain = sum(counts[name] for name, face in faces.items() if not face.mono)
+    for name, face in faces.items():
+        if not face.mono or plain < _PLAIN * count:  # names in text may be set in a smaller monospaced font
+            sizes[round(face.size, 1)] += counts[name]
+        weights[face.weight] += counts[name]
+        maths += face.math * counts[name]
+        mono += face.mono * counts[name]
     size = max(sizes, key=lambda size: (sizes[size], size))
     text = "".join(builder.parts).strip()
     return Segment(
@@ -234,8 +397,9 @@ def _build(builder: _SegmentBuilder) -> Segment:
         builder.y1,
         size,
         _common_weight(weights),
-        math=math / count,
+        math=maths / count,
         mono=mono / count,
+        end_weights=(builder.faces[0].weight, builder.faces[-1].weight),
     )
 
 

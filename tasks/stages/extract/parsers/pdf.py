@@ -36,7 +36,7 @@ class Pdf(Parser):
 
     media_types: ClassVar[tuple[str, ...]] = ("application/pdf",)
     library: ClassVar[str] = "pypdfium2"
-    revision: ClassVar[int] = 4
+    revision: ClassVar[int] = 5
     modules: ClassVar[tuple[str, ...]] = ("tasks.formats.pdf.document",)
 
     max_pages: int = Field(default=2_000, ge=1)

@@ -67,3 +67,24 @@ def test_numbers_and_code_in_a_font_without_a_map_are_readable_and_the_same_in_w
         wrong = dict(zip(letters, [*letters[shift:], *letters[:shift]], strict=True))
         garbled = "".join(wrong.get(letter, letter) for letter in mixed)
         assert health(page(garbled, [not letter.isspace() for letter in mixed])) >= NEEDS_OCR, shift
+
+
+LISTED = (
+    "Aliases: Tanimoto, Rogers\nType : binary\nFormula: (a + d) / (a + 2b + 2c + d)\nAliases: Euclidean, L2\n"
+    "Type : metric\nFormula: sqrt(sum_i (x_i - y_i)^2))\n> tree <- read.tree(text = name)\n> plot(tree)\n" * 4
+)
+DOTS = "Introduction to the method " + ". " * 200 + "3\n"
+
+
+@pytest.mark.parametrize("text", [LISTED, PROSE + DOTS, DOTS + LISTED], ids=["formulas", "contents", "both"])
+def test_formulas_code_and_contents_in_a_font_without_a_map_are_readable_and_wrong_codes_are_not(text: str) -> None:
+    flags = [not letter.isspace() for letter in text]
+    assert health(page(text, flags)) < NEEDS_OCR
+    letters = sorted({letter for letter in text if not letter.isspace()})
+    wrong = dict(zip(letters, [*letters[7:], *letters[:7]], strict=True))
+    assert health(page("".join(wrong.get(letter, letter) for letter in text), flags)) >= NEEDS_OCR
+
+
+def test_dingbats_in_words_are_a_wrong_map_and_marks_before_words_are_not() -> None:
+    assert health(page(PROSE.translate(str.maketrans("eotn", "\u2761\u2765\u2766\u2767")))) >= NEEDS_OCR
+    assert health(page(PROSE.replace("the ", "\u2713 the "))) < NEEDS_OCR

@@ -8,7 +8,7 @@ from tasks.formats.pdf.characters import Char, Face
 from tasks.formats.pdf.document import PdfText, read_pdf
 from tasks.formats.pdf.lines import lines as lines_of
 from tasks.formats.pdf.segments import Segment, segments
-from tests.tasks.stages.extract.made_pdf import lines, pdf, show
+from tests.tasks.stages.extract.made_pdf import COURIER, lines, pdf, show
 
 PROSE = textwrap.wrap(
     "The ship went to sea with a crew of nine, and none of them had seen the ice before that winter. They had been "
@@ -124,3 +124,34 @@ def test_a_nested_exponent_is_not_a_line() -> None:
     after = Segment("for each of them, as before", 60, 112, 200, 122, 10)
     found = lines_of([whole, Segment("1", 220, 109, 223, 113, 5), after])
     assert [line.text for line in found] == ["processes can be standardized by 1 x and y alike", after.text]
+
+
+def test_a_name_in_a_small_monospaced_font_does_not_break_a_paragraph() -> None:
+    def mono(y: float, word: str) -> str:
+        return f"BT /F3 9 Tf 60 {y} Td ({word}) Tj /F7 10 Tf ( is the name of it, and of another one as well,) Tj ET\n"
+
+    content = (
+        show(60, 712, PROSE[0], 10, "F7") + mono(700, "a_name_of_a_function") + lines(60, 688, PROSE[1:], 10, "F7")
+    )
+    found = read_pdf(pdf([content], fonts=f"{FONTS} {COURIER}"))
+    assert [one.kind for one in found.layout] == ["paragraph"]
+
+
+def test_a_document_with_more_listings_than_text_has_the_style_of_its_text() -> None:
+    listing = lines(60, 600, ["read(path, mode, encoding, errors, newline)"] * 24, 9, "F3")
+    found = read_pdf(pdf([lines(60, 700, PROSE) + listing], fonts=COURIER))
+    assert [one.kind for one in found.layout] == ["paragraph", "code"]
+
+
+def test_text_goes_on_after_a_figure_at_the_top_of_the_next_page() -> None:
+    first, rest = PROSE[:2], PROSE[2:]
+    figure = show(90, 780, "Crew") + show(300, 780, "Ice") + show(150, 740, "Figure 1: The crew.")
+    content = lines(60, 700, PROSE) + lines(60, 600, first)
+    found = read_pdf(pdf([content, figure + lines(60, 700, rest)]))
+    assert found.text == f"{FLOWING}\n\n{FLOWING}\n\nCrew Ice\n\nFigure 1: The crew."
+
+
+def test_a_formula_in_a_text_font_is_one_by_its_place_and_its_relation() -> None:
+    line = "BT /F1 10 Tf 180 630 Td (H) Tj /F8 10 Tf ( : D) Tj /F1 10 Tf (\\(Y | X\\) = E\\(Y\\)) Tj ET\n"
+    found = read(paragraph(700, "F1") + line + lines(60, 610, ["against what it is not."], 10))
+    assert [one.kind for one in found.layout] == ["paragraph", "formula", "paragraph"]

@@ -32,7 +32,8 @@ def main():
         (
             "markdown",
             "| Part | Mass |\n| --- | --- |\n| Hinge | 3 kg |\n| Lock |  |\n\n{story}\n\n"
-            "Energy is $E=mc^2$, at 10⁸ m/s.\n\n```python\ndef mass(parts):\n    return sum(parts)\n\n\ndef main():\n    pass\n```\n\n",
+            "Energy is $E=mc^2$, at 10⁸ m/s.\n\n"
+            "```python\ndef mass(parts):\n    return sum(parts)\n\n\ndef main():\n    pass\n```\n\n",
         ),
         (
             "plain",
