@@ -18,9 +18,11 @@ tables and code are visible to a model. Text is not escaped: it is for a model t
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
+
+from tasks.formats.documents.layout import LayoutSpan
 
 Kind = Literal[
     "heading", "paragraph", "item", "quote", "code", "table", "formula", "caption", "footnote", "term", "definition"
@@ -57,6 +59,7 @@ class Block:
         header: whether the first row of a table names its columns.
         gap: what separates it from the previous block: `CELL` (a tab), `LINE` (a line break) or `BLANK` (a blank
             line). Headings, quotes, tables and code always have blank lines around them.
+        pieces: of a paged file, where the parts of the text are on its pages; offsets are code points of `text`.
     """
 
     kind: Kind
@@ -67,11 +70,12 @@ class Block:
     rows: tuple[tuple[str, ...], ...] = ()
     header: bool = True
     gap: int = BLANK
+    pieces: tuple[LayoutSpan, ...] = ()
 
 
 def write(blocks: Iterable[Block], form: Form) -> str:
     """Returns the text of the blocks in the given form."""
-    return markdown(blocks) if form == "markdown" else plain(blocks)
+    return written(blocks, form)[0]
 
 
 def plain(blocks: Iterable[Block]) -> str:
@@ -80,7 +84,7 @@ def plain(blocks: Iterable[Block]) -> str:
     >>> plain([Block("item", "one"), Block("item", "two", gap=LINE), Block("table", rows=(("a", "b"),))])
     'one\ntwo\n\na\tb'
     """
-    return _joined(blocks, _unmarked_block)
+    return write(blocks, "plain")
 
 
 def markdown(blocks: Iterable[Block]) -> str:
@@ -89,20 +93,31 @@ def markdown(blocks: Iterable[Block]) -> str:
     >>> markdown([Block("item", "one"), Block("item", "two", 1, gap=LINE), Block("code", "f()", language="r")])
     '- one\n  - two\n\n```r\nf()\n```'
     """
-    return _joined(blocks, _marked)
+    return write(blocks, "markdown")
 
 
-def _joined(blocks: Iterable[Block], text_of: Callable[[Block], str]) -> str:
+def written(blocks: Iterable[Block], form: Form) -> tuple[str, tuple[LayoutSpan, ...]]:
+    """Returns the text of the blocks in the given form, and the pieces of all blocks with their offsets in it.
+
+    A piece of a block whose text is changed, such as a table, has the whole text of the block.
+    """
+    text_of = _marked if form == "markdown" else _unmarked_block
     parts: list[str] = []
-    before = None
+    layout: list[LayoutSpan] = []
+    before, offset = None, 0
     for block in blocks:
         if not (text := text_of(block)):
             continue
         if before is not None:
             parts.append(_GAPS[BLANK if block.kind in _APART or before.kind in _APART else block.gap])
+            offset += len(parts[-1])
         parts.append(text)
-        before = block
-    return "".join(parts)
+        inside = offset + len(text) - len(block.text) if block.text and text.endswith(block.text) else -1
+        for piece in block.pieces:
+            start, end = (piece.start + inside, piece.end + inside) if inside >= 0 else (offset, offset + len(text))
+            layout.append(replace(piece, start=start, end=end))
+        before, offset = block, offset + len(text)
+    return "".join(parts), tuple(layout)
 
 
 def _unmarked_block(block: Block) -> str:

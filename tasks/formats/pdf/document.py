@@ -10,11 +10,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from tasks.formats.documents.layout import Box, LayoutSpan, PageScore
-from tasks.formats.documents.text import clean
+from tasks.formats.documents.structure import Block, Kind, written
+from tasks.formats.documents.text import clean, clean_code
 from tasks.formats.pdf.blocks import END, BodyStyle, PdfBlock, blocks, step_of
 from tasks.formats.pdf.characters import displayed
 from tasks.formats.pdf.columns import regions
@@ -34,6 +35,14 @@ _MOST_FLOATS = 60
 _LEVELS = 6
 _MONO_DOCUMENT, _LISTING_MONO = 0.85, 0.75
 """Minimum share of monospaced characters of a document without listings, and of a segment of a listing."""
+# Kinds that a block of a document has, too; an item keeps its own bullet or number, and is a paragraph.
+_KINDS: dict[str, Kind] = {
+    "heading": "heading",
+    "code": "code",
+    "formula": "formula",
+    "caption": "caption",
+    "footnote": "footnote",
+}
 _LINE_KINDS = frozenset(("table", "code", "contents"))
 _TERMINAL = (".", "!", "?", ":", ";", "\u201d", '"', ")")
 # After these prefixes a hyphen is kept if the document gives no evidence: "self-" + "attention" is a compound.
@@ -92,16 +101,28 @@ class PdfText:
     """Text of a file.
 
     Attributes:
-        text: blocks with a blank line between them, cleaned by `tasks.formats.documents.text.clean`.
+        blocks: its blocks in reading order, each with its pieces on the pages.
         title: the title of the file, else the largest heading of its first page, else "".
-        layout: position of each block of `text`.
         pages: OCR score of each page.
     """
 
-    text: str
+    blocks: tuple[Block, ...]
     title: str
-    layout: tuple[LayoutSpan, ...]
     pages: tuple[PageScore, ...]
+
+    @cached_property
+    def _written(self) -> tuple[str, tuple[LayoutSpan, ...]]:
+        return written(self.blocks, "plain")
+
+    @property
+    def text(self) -> str:
+        """The plain text, as `tasks.formats.documents.text.clean` returns it."""
+        return self._written[0]
+
+    @property
+    def layout(self) -> tuple[LayoutSpan, ...]:
+        """Position of each piece of `text`."""
+        return self._written[1]
 
 
 @dataclass
@@ -161,11 +182,15 @@ def read_pdf(
                 scores[number - 1] = replace(scores[number - 1], needs_ocr=False, confidence=found.confidence)
                 to_displayed[number] = found.displayed
     blocks_read = _blocks(pages_read)
-    text, layout = join_blocks(blocks_read)
-    layout = tuple(
-        replace(span, box=to_displayed[span.page](span.box)) if span.page in to_displayed else span for span in layout
-    )
-    return PdfText(text, _title(file_title, blocks_read), layout, tuple(scores))
+    joined = [
+        replace(block, pieces=tuple(_displayed(piece, to_displayed.get(piece.page)) for piece in block.pieces))
+        for block in structure(blocks_read)
+    ]
+    return PdfText(tuple(joined), _title(file_title, blocks_read), tuple(scores))
+
+
+def _displayed(piece: LayoutSpan, place: Callable[[Box], Box] | None) -> LayoutSpan:
+    return replace(piece, box=place(piece.box)) if place else piece
 
 
 def _read_bitmaps(document: Any, scores: Sequence[PageScore], reader: BitmapReader) -> dict[int, ReadPage]:
@@ -246,35 +271,42 @@ def _title(file_title: str, blocks: Sequence[PdfBlock]) -> str:
     return " ".join(largest.lines)[:_TITLE_CHARS] if largest else ""
 
 
-def join_blocks(blocks: Sequence[PdfBlock]) -> tuple[str, tuple[LayoutSpan, ...]]:
-    """Joins blocks; returns the text of the document and its layout."""
+def structure(blocks: Sequence[PdfBlock]) -> list[Block]:
+    """Returns the blocks of a document: parts of a paragraph on several pages or in several columns are joined."""
     words = _vocabulary(blocks)
-    texts: list[str] = []
-    layout: list[LayoutSpan] = []
-    offset = 0
-    for chain in _chains(_footnotes_last(blocks)):
-        before, apart = "", False
-        for block in chain:
-            text = clean("\n".join(block.lines) if block.kind in _LINE_KINDS else _flow_lines(block.lines, words))
-            if not text:
-                continue
-            if before:
-                apart = apart or block.kind == "formula"
-                separator, drops_hyphen = ("\n", False) if apart else _separator(before, text, words)
-                apart = block.kind == "formula"
-                if drops_hyphen:
-                    texts[-1] = texts[-1][:-1]
-                    last = layout[-1]
-                    layout[-1] = LayoutSpan(last.start, last.end - 1, last.kind, last.page, last.box)
-                    offset -= 1
-            else:
-                separator = "\n\n" if texts else ""
-            texts += [separator, text]
-            offset += len(separator)
-            layout.append(LayoutSpan(offset, offset + len(text), block.kind, block.page, block.box))
-            offset += len(text)
-            before = text
-    return "".join(texts), tuple(layout)
+    return [block for chain in _chains(_footnotes_last(blocks)) if (block := _joined(chain, words)).pieces]
+
+
+def _joined(chain: Sequence[PdfBlock], words: set[str]) -> Block:
+    """Returns the blocks of a chain as one, which has no pieces if they have no text."""
+    text, pieces = "", list[LayoutSpan]()
+    apart = False
+    for block in chain:
+        more = _text_of(block, words)
+        if not more:
+            continue
+        separator = ""
+        if text:
+            apart = apart or block.kind == "formula"
+            separator, drops_hyphen = ("\n", False) if apart else _separator(text, more, words)
+            apart = block.kind == "formula"
+            if drops_hyphen:
+                text = text[:-1]
+                pieces[-1] = replace(pieces[-1], end=len(text))
+        start = len(text) + len(separator)
+        text += separator + more
+        pieces.append(LayoutSpan(start, len(text), block.kind, block.page, block.box))
+    first = chain[0]
+    kind = _KINDS.get(first.kind, "paragraph")
+    if first.rows:
+        return Block("table", rows=first.rows, header=first.header_rows > 0, pieces=tuple(pieces))
+    return Block(kind, text, first.level, pieces=tuple(pieces))
+
+
+def _text_of(block: PdfBlock, words: set[str]) -> str:
+    if block.kind == "code":
+        return clean_code("\n".join(block.lines))
+    return clean("\n".join(block.lines) if block.kind in _LINE_KINDS else _flow_lines(block.lines, words))
 
 
 def _vocabulary(blocks: Sequence[PdfBlock]) -> set[str]:

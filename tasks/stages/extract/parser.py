@@ -211,7 +211,7 @@ def parse_body(name: str, settings: str, data: bytes, location: str, form: Form 
 
 def _validated(content: Content, form: Form) -> Content:
     """Returns the result of a parser with clean texts and its date in UTC; raises TypeError for invalid types."""
-    from tasks.formats.documents.structure import write
+    from tasks.formats.documents.structure import written
     from tasks.formats.documents.text import clean, clean_code
 
     if not isinstance(content, Content):
@@ -222,7 +222,8 @@ def _validated(content: Content, form: Form) -> Content:
     if published is not None:
         published = published.astimezone(UTC) if published.tzinfo else published.replace(tzinfo=UTC)
     if content.blocks:
-        content = replace(content, text=write(content.blocks, form), form=form)
+        text, layout = written(content.blocks, form)
+        content = replace(content, text=text, layout=layout, form=form)
     texts = ("text", "title", "language_hint", "canonical", "licence", "author", "site")
     cleaned = {field: clean(getattr(content, field)) for field in texts}
     if content.blocks:

@@ -138,9 +138,9 @@ class Pdf(Parser):
                     document = read_pdf(data, limits, command.read, all_pages=every, bitmaps=self._bitmap_reader())
         except PdfError as unreadable:
             raise Rejected(unreadable.reason) from None
-        if not document.text:
+        if not document.blocks:
             raise Rejected("needs_ocr" if any(page.needs_ocr for page in document.pages) else "empty", document.pages)
-        return Content(text=document.text, title=document.title, layout=document.layout, pages=document.pages)
+        return Content(text="", blocks=document.blocks, title=document.title, pages=document.pages)
 
     def _bitmap_reader(self) -> "BitmapReader | None":
         from tasks.formats.pdf.document import BitmapReader

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tasks.formats.documents.layout import LayoutSpan
+from tasks.formats.documents.structure import Block
 from tasks.formats.pdf import document
 from tasks.formats.pdf.blocks import PdfBlock
 from tasks.formats.pdf.document import read_pdf
@@ -36,13 +36,13 @@ ONE_PATH = (
 def blocks(monkeypatch: pytest.MonkeyPatch) -> list[PdfBlock]:
     """The blocks of the file that is read next."""
     found: list[PdfBlock] = []
-    join = document.join_blocks
+    join = document.structure
 
-    def kept(read: Sequence[PdfBlock]) -> tuple[str, tuple[LayoutSpan, ...]]:
+    def kept(read: Sequence[PdfBlock]) -> list[Block]:
         found.extend(read)
         return join(read)
 
-    monkeypatch.setattr(document, "join_blocks", kept)
+    monkeypatch.setattr(document, "structure", kept)
     return found
 
 
@@ -55,7 +55,7 @@ def test_a_ruled_table_has_its_rows_with_wrapped_cells_and_its_head(rulings: str
     text = read_pdf(pdf([lines(60, 760, PROSE) + rulings + written(PORTS) + lines(60, 500, PROSE)])).text
     (table,) = [block for block in blocks if block.kind == "table"]
     assert (table.rows, table.header_rows) == (ROWS, 1)
-    assert "port | days | remark\nBergen | 12 | ice in the outer harbour\nVardo | 7 | none" in text
+    assert "port\tdays\tremark\nBergen\t12\tice in the outer harbour\nVardo\t7\tnone" in text
     assert [block.kind for block in blocks] == ["paragraph", "table", "paragraph"]
 
 
