@@ -11,6 +11,7 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from tasks.core.config import Config, Problems, require_absolute
+from tasks.core.secret_reference import REFERENCE
 from tasks.formats.web.url import web_parts
 
 METADATA_NAMES = frozenset(
@@ -21,9 +22,6 @@ METADATA_NAMES = frozenset(
 _PRIVATE = tuple(
     map(ipaddress.ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"))
 )
-
-REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:/.+")
-"""Where a secret is: in a variable of the task's environment, or in a file."""
 
 _TOKEN = re.compile(r"[A-Za-z_-]+")
 _DIRECTORY = re.compile(r"https://[a-z0-9.-]+(?::\d{1,5})?")
