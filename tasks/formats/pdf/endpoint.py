@@ -78,8 +78,8 @@ class Endpoint(Config):
     """Seconds without any byte of the answer after which a request fails."""
 
     tries: int = Field(default=6, ge=1, le=20)
-    """Requests per page; the pauses between them are 1, 2, 4 seconds and so on, or as long as the server states, at most
-    two minutes."""
+    """Requests per page; the pauses between them are 1, 2, 4 seconds and so on, or as long as the server states, at
+    most two minutes."""
 
     @field_validator("url")
     @classmethod
@@ -151,21 +151,22 @@ class Answer:
     finish_reason: str
 
 
-@dataclass(frozen=True)
 class _Failure(Exception):
     """A request that gave no answer.
 
-    Attributes:
+    Args:
         reason: for messages.
         again: whether the request may be repeated.
         pause_s: pause that the server states, in seconds.
         reached: whether a server was reached.
     """
 
-    reason: str
-    again: bool = True
-    pause_s: float = 0.0
-    reached: bool = True
+    def __init__(self, reason: str, *, again: bool = True, pause_s: float = 0.0, reached: bool = True) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.again = again
+        self.pause_s = pause_s
+        self.reached = reached
 
 
 class Client:
@@ -258,7 +259,7 @@ class Client:
             return InputError(cause, f"correct url, which usually ends in /v1, or model in {SECTION}")
         if status < 400:
             return InputError(f"{url} answers with {reason}, not with the text of a page", f"correct {SECTION} url")
-        return _Failure(reason, status >= 500 or status in _OVERLOADED, _seconds(retry_after))
+        return _Failure(reason, again=status >= 500 or status in _OVERLOADED, pause_s=_seconds(retry_after))
 
     @cached_property
     def _session(self) -> Any:

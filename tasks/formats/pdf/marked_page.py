@@ -29,18 +29,20 @@ _MOST_CELLS = 20_000
 _HEADING = re.compile(r"[ ]{0,3}(#{1,6})[ \t]++(.*)")
 _FENCE = re.compile(r"[ ]{0,3}(`{3,}|~{3,})[^`]*")
 _ITEM = re.compile(r"[ \t]*+(?:[-*+•]|\(?\d{1,4}[.)])[ \t]++\S")
-_RULE = re.compile(r"[ ]{0,3}([-*_])[ \t]*+(?:\1[ \t]*+){2,}")
+_RULE = re.compile(r"[ ]{0,3}([-*_])[ \t]*+(?:\1[ \t]*+){2,}+")
 _DELIMITER = re.compile(r"[ ]*+\|?[ ]*+:?-++:?[ ]*+(?:\|[ ]*+:?-++:?[ ]*+)*+\|?[ ]*+")
 _BAR = re.compile(r"(?<!\\)\|")
 _FORMULA_ENDS = {"$$": "$$", r"\[": r"\]"}
 _FRONT = re.compile(r"\A---\n(?:[a-z_]++:[^\n]*+\n)++---(?:\n|\Z)")
 _ALL_FENCED = re.compile(r"\A```(?:markdown|md)?[ ]*+\n(.*?)\n```\Z", re.DOTALL)
 
-_KEPT = re.compile(r"(\$\$[^$]++\$\$|\$(?=\S)[^$\n]++(?<=\S)\$(?!\d)|`[^`\n]++`|\\\([^\n]*?\\\))")
+_KEPT = re.compile(r"(\$\$[^$]++\$\$|\$(?=\S)[^$\n]++(?<=\S)\$(?!\d)|`[^`\n]++`|\\\([^\n]{1,2000}?\\\))")
 _PICTURE = re.compile(r"!\[[^\]\n]{0,500}+\]\([^)\n]{0,500}+\)")
 _LINK = re.compile(r"\[([^\]\n]{1,500}+)\]\((?:https?:|mailto:|#)[^)\s]{0,500}+\)")
 _STRONG = re.compile(r"(\*\*|__)(?=\S)([^*_\n]{1,2000}+)(?<=\S)\1")
-_EMPHASIS = re.compile(r"(?<![\w*])\*(?=[^\s*])([^*\n]{1,2000}+)(?<=\S)\*(?![\w*])|(?<!\w)_(?=\S)([^_\n]{1,2000}+)(?<=\S)_(?!\w)")
+_EMPHASIS = re.compile(
+    r"(?<![\w*])\*(?=[^\s*])([^*\n]{1,2000}+)(?<=\S)\*(?![\w*])|(?<!\w)_(?=\S)([^_\n]{1,2000}+)(?<=\S)_(?!\w)"
+)
 _ESCAPE = re.compile(r"\\([\\`*_{}\[\]()#+.!|<>~$-])")
 _RAISED = re.compile(r"<sup>([^<\n]{1,100}+)</sup>")
 _TAG = re.compile(r"</?(?:b|i|u|em|strong|sub|sup|span|p|div|center)(?:\s[^<>\n]{0,200}+)?>")
@@ -142,13 +144,13 @@ class _Reader:
         yield from self._rows(rows, head=any(rows[0]))
 
     def _html_table(self) -> Iterator[PdfBlock]:
-        parser = _TableParser()
+        start = self._at
         while self._at < len(self._lines):
-            line = self._lines[self._at]
             self._at += 1
-            parser.feed(line + "\n")
-            if "</table" in line.lower():
+            if "</table" in self._lines[self._at - 1].lower():
                 break
+        parser = _TableParser()
+        parser.feed("\n".join(self._lines[start : self._at]))
         yield from self._rows([[_cell(cell) for cell in row] for row in parser.rows], head=parser.head)
 
     def _rows(self, rows: Sequence[Sequence[str]], *, head: bool) -> Iterator[PdfBlock]:
@@ -231,6 +233,7 @@ class _TableParser(HTMLParser):
         self.rows: list[list[str]] = []
         self.head = False
         self._open = False
+        self._spanned = 0
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag == "tr":

@@ -40,13 +40,17 @@ _SCRIPT_SHARE, _SCRIPTS = 0.03, 3
 page has."""
 _APOLOGY_CHARS = 600
 _APOLOGY = re.compile(
-    r"(?i)\W*(?:i['’]?m (?:very |so )?sorry|i apologi[sz]e|sorry, (?:but )?i|as an ai\b|i (?:can['’]?t|cannot|can not)\b"
-    r"|i(?:['’]m| am) (?:unable|not able)|unfortunately, i|the (?:image|page|picture) (?:is|appears|seems|shows|contains)\b"
-    r"|there is no (?:readable |visible )?text|no text (?:is|was|could)|here(?:['’]s| is) the (?:text|markdown|transcription))"
+    r"(?i)\W*+(?:i['’]?m (?:very |so )?sorry|i apologi[sz]e|sorry, (?:but )?i|as an ai\b|i (?:can['’]?t|can ?not)\b"
+    r"|i(?:['’]m| am) (?:unable|not able)|unfortunately, i|there is no (?:readable |visible )?text"
+    r"|the (?:image|page|picture) (?:is|appears|seems|shows|contains)\b|no text (?:is|was|could)"
+    r"|here(?:['’]s| is) the (?:text|markdown|transcription))"
 )
-_WORD = re.compile(r"\w++")
+_WORD = re.compile(r"[^\W\d_]++")
+_TAG = re.compile(r"<[^<>]{1,200}+>")
 _EAST_ASIAN = frozenset(("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO", "IDEOGRAPHIC", "FULLWIDTH", "HALFWIDTH"))
-_EVERYWHERE = frozenset(("LATIN", "GREEK", "MATHEMATICAL", "MODIFIER", "MICRO", "FEMININE", "MASCULINE", "SUPERSCRIPT", ""))
+_EVERYWHERE = frozenset(
+    ("LATIN", "GREEK", "MATHEMATICAL", "MODIFIER", "MICRO", "FEMININE", "MASCULINE", "SUPERSCRIPT", "")
+)
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,7 @@ def _by_ink(text: str, ink: Ink) -> str:
 
 def _repeats(text: str) -> bool:
     """Returns whether a line occurs again and again, or a short piece is a large part of the text."""
+    text = _TAG.sub(" ", text)
     lines = Counter(line.strip() for line in text.splitlines())
     if any(count > _LINE_COUNT and sum(map(str.isalnum, line)) >= _LINE_LETTERS for line, count in lines.items()):
         return True
@@ -129,7 +134,9 @@ def _mixes_scripts(text: str) -> bool:
 
 @cache
 def _script(letter: str) -> str:
-    """Returns the script of a letter by its Unicode name, Chinese, Japanese and Korean being one; "" for Latin and
-    Greek letters and symbols, which occur in texts of any script."""
+    """Returns the script of a letter by its Unicode name; Chinese, Japanese and Korean letters are one.
+
+    It is "" for Latin and Greek letters and symbols, which occur in texts of any script.
+    """
     name = re.split("[ -]", unicodedata.name(letter, ""), maxsplit=1)[0]
     return "" if name in _EVERYWHERE else "CJK" if name in _EAST_ASIAN else name
