@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from tasks.core.config import Config, require_absolute
+from tasks.core.config import Config, Problems, require_absolute
 from tasks.core.errors import InputError, SluiceError, TransientError
 from tasks.core.secret_reference import REFERENCE, read_reference
 
@@ -84,11 +84,12 @@ class Endpoint(Config):
     @field_validator("url")
     @classmethod
     def _is_address(cls, value: str) -> str:
+        # With Problems, the message of the recipe does not show the value, which may have a secret.
         parts = urlsplit(value)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise ValueError(f"{value!r} is not an address such as https://host/v1")
+            raise Problems(["it must be an address such as https://host/v1, without a query"])
         if "@" in parts.netloc:
-            raise ValueError("the address must not contain a login; write key = env:NAME or file:/path")
+            raise Problems(["it must not contain a login: write key = env:NAME or file:/path"])
         return value.rstrip("/")
 
     @field_validator("answers")
@@ -99,9 +100,9 @@ class Endpoint(Config):
     @field_validator("key", mode="before")
     @classmethod
     def _is_reference(cls, value: Any) -> Any:
-        # Before the validation of types, whose error would show the value.
+        # Before the validation of types, whose error would show the value, as that of a ValueError would.
         if value and not (isinstance(value, str) and REFERENCE.fullmatch(value)):
-            raise ValueError("the key itself must not be in a recipe; write env:NAME or file:/path")
+            raise Problems(["the key itself must not be in a recipe: write env:NAME or file:/path"])
         return value
 
     @model_validator(mode="after")

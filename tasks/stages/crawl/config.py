@@ -93,7 +93,8 @@ class SignatureConfig(Config):
     @classmethod
     def _is_reference(cls, value: str) -> str:
         if value and not REFERENCE.fullmatch(value):
-            raise ValueError("the key itself must not be in a recipe; write env:NAME or file:/path")
+            # With a ValueError, the message of the recipe would show the value.
+            raise Problems(["the key itself must not be in a recipe: write env:NAME or file:/path"])
         return value
 
     @field_validator("directory")
