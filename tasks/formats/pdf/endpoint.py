@@ -23,9 +23,8 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from tasks.core.config import Config, Problems, require_absolute
+from tasks.core.config import Config, Problems, SecretReference, read_reference, require_absolute
 from tasks.core.errors import InputError, SluiceError, TransientError
-from tasks.core.secret_reference import REFERENCE, read_reference
 
 log = logging.getLogger("sluice.extract")
 
@@ -61,7 +60,7 @@ class Endpoint(Config):
     """Absolute path of a folder, or URL of a store, for the answers, one file per page: a page that has an answer there
     is not asked again. All workers must reach it."""
 
-    key: str = ""
+    key: SecretReference = ""
     """Reference to the API key: "env:NAME" of the task's environment (in Airflow: a secret of the deployment), or
     "file:/path". Empty: requests have no key."""
 
@@ -96,14 +95,6 @@ class Endpoint(Config):
     @classmethod
     def _is_folder(cls, value: str) -> str:
         return value if "://" in value else require_absolute(value)
-
-    @field_validator("key", mode="before")
-    @classmethod
-    def _is_reference(cls, value: Any) -> Any:
-        # Before the validation of types, whose error would show the value, as that of a ValueError would.
-        if value and not (isinstance(value, str) and REFERENCE.fullmatch(value)):
-            raise Problems(["the key itself must not be in a recipe: write env:NAME or file:/path"])
-        return value
 
     @model_validator(mode="after")
     def _is_private(self) -> "Endpoint":
@@ -282,11 +273,11 @@ class Client:
 def _failure_of(error: Exception) -> _Failure:
     """Returns what an error of the client means; its text is not used, because it may have more than an address."""
     import requests
-    from urllib3.exceptions import NewConnectionError
 
     cause = getattr(error.args[0] if error.args else None, "reason", None)
     unreached = (requests.exceptions.ConnectTimeout, requests.exceptions.SSLError, requests.exceptions.ProxyError)
-    if isinstance(error, unreached) or isinstance(cause, NewConnectionError):
+    kinds = {kind.__name__ for kind in type(cause).__mro__}  # of urllib3, which is not ours to import
+    if isinstance(error, unreached) or "NewConnectionError" in kinds:
         return _Failure(type(cause or error).__name__, reached=False)
     return _Failure(type(error).__name__)
 

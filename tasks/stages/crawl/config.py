@@ -10,8 +10,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from tasks.core.config import Config, Problems, require_absolute
-from tasks.core.secret_reference import REFERENCE
+from tasks.core.config import Config, Problems, SecretReference, require_absolute
 from tasks.formats.web.url import web_parts
 
 METADATA_NAMES = frozenset(
@@ -77,7 +76,7 @@ class RenderConfig(Config):
 class SignatureConfig(Config):
     """Web Bot Auth: every request over TLS is signed with your key, so that sites can verify who sends it."""
 
-    key: str = ""
+    key: SecretReference = ""
     """Reference to the private Ed25519 key, as PEM (PKCS #8) or JWK: "env:NAME" of the task's environment (in Airflow:
     a secret of the deployment), or "file:/path". Empty: requests are not signed."""
 
@@ -88,14 +87,6 @@ class SignatureConfig(Config):
     agent_form: Literal["dictionary", "string"] = "dictionary"
     """Form of the header Signature-Agent: that of the draft of September 2026, or "string" for verifiers that only know
     its earlier versions."""
-
-    @field_validator("key")
-    @classmethod
-    def _is_reference(cls, value: str) -> str:
-        if value and not REFERENCE.fullmatch(value):
-            # With a ValueError, the message of the recipe would show the value.
-            raise Problems(["the key itself must not be in a recipe: write env:NAME or file:/path"])
-        return value
 
     @field_validator("directory")
     @classmethod

@@ -42,10 +42,9 @@ from typing import Any
 from pydantic import AwareDatetime, Field, field_validator, model_validator
 
 from tasks.core.artifact import Artifact
-from tasks.core.config import Config, parse
+from tasks.core.config import REFERENCE, Config, parse, read_reference
 from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError, RecipeError, SluiceError
-from tasks.core.secret_reference import REFERENCE, read_reference
 from tasks.core.stage import Part
 from tasks.core.store import read_outside
 from tasks.formats.web.canonical_url import canonical
