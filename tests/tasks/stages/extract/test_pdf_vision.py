@@ -19,6 +19,8 @@ from pydantic import ValidationError
 from tasks.core.artifact import Artifact
 from tasks.core.config import parse
 from tasks.core.errors import InputError, RecipeError, TransientError
+from tasks.formats.documents.structure import markdown
+from tasks.formats.pdf.document import BitmapReader, read_pdf
 from tasks.formats.pdf.endpoint import Client, Endpoint
 from tasks.formats.pdf.render import Bitmap
 from tasks.formats.pdf.vision import VisionReader, png
@@ -162,6 +164,19 @@ def test_pages_become_blocks_and_a_repeated_run_asks_nothing_and_gives_the_same(
     out, err = capfd.readouterr()
     assert KEY not in caplog.text + out + err
     assert KEY.encode() not in contents(tmp_path)
+
+
+def test_the_document_has_the_structure_that_the_marks_say(model: Model, reader: Callable[..., VisionReader]) -> None:
+    first = "## On the ice\n\n- nine men\n\nand no dog\n\n# The ship\n\n```\nlog:\n  none\n```\n\nIt went to sea with a"
+    model.replies = [said(first), said("crew of nine, and no ice.")]
+    read = read_pdf(pdf([drawn(), drawn(shift=5)]), bitmaps=BitmapReader(reader().read, 72))
+    assert markdown(read.blocks) == f"{first} crew of nine, and no ice."
+    assert [page.needs_ocr for page in read.pages] == [False, False]
+    assert {(piece.page, piece.box) for block in read.blocks for piece in block.pieces} == {
+        (1, (0.0, 0.0, 595.0, 842.0)),
+        (2, (0.0, 0.0, 595.0, 842.0)),
+    }
+    assert read.title == "The ship"
 
 
 def test_a_refused_key_stops_the_stage_with_one_sentence(run_stage: Run, tmp_path: Path, model: Model) -> None:
