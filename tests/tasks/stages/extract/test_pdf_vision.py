@@ -169,7 +169,7 @@ def test_pages_become_blocks_and_a_repeated_run_asks_nothing_and_gives_the_same(
 def test_the_document_has_the_structure_that_the_marks_say(model: Model, reader: Callable[..., VisionReader]) -> None:
     first = "## On the ice\n\n- nine men\n\nand no dog\n\n# The ship\n\n```\nlog:\n  none\n```\n\nIt went to sea with a"
     model.replies = [said(first), said("crew of nine, and no ice.")]
-    read = read_pdf(pdf([drawn(), drawn(shift=5)]), bitmaps=BitmapReader(reader().read, 72))
+    read = read_pdf(pdf([drawn(), drawn(60)]), bitmaps=BitmapReader(reader().read, 72))
     assert markdown(read.blocks) == f"{first} crew of nine, and no ice."
     assert [page.needs_ocr for page in read.pages] == [False, False]
     assert {(piece.page, piece.box) for block in read.blocks for piece in block.pieces} == {
