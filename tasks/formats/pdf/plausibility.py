@@ -1,8 +1,8 @@
 """Plausibility of the text that a vision model has read on a page: models invent, repeat and refuse.
 
 Pure functions over the text and the bitmap of the page. They find text that cannot be that of the page; a wrong word in
-a plausible text is not found. Ink is measured in thin strokes, whose width is that of letters: on 25 pages of papers,
-manuals, invoices and a poster, text has .04 to .17 letters per square point of it, drawn at 100 and at 200 dots per
+a plausible text is not found. Ink is measured in thin strokes, whose width is that of letters: on 22 pages of papers,
+manuals, an invoice and a poster, text has .04 to .17 letters per square point of it, drawn at 100 and at 200 dots per
 inch.
 """
 
