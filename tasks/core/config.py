@@ -1,11 +1,15 @@
 """Settings: the frozen base of every configuration class, their canonical encoding, and their error messages.
 
+Recipes and policy files contain references to secrets instead of the secrets.
+
 Imports no heavy library: the Airflow dag-processor imports this module at parse time.
 """
 
 import difflib
 import json
 import math
+import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, datetime
@@ -13,7 +17,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from tasks.core.digest import sha256_of
 from tasks.core.errors import RecipeError
@@ -139,6 +143,30 @@ def require_absolute(path: str) -> str:
     if not (path.startswith("/") or "://" in path):
         raise ValueError(f'the path "{path}" is not absolute: begin it with / or s3://')
     return path
+
+
+REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:/.+")
+"""Where a secret is: in a variable of the task's environment, or in a file."""
+
+
+def _reference(value: Any) -> Any:
+    if value and not (isinstance(value, str) and REFERENCE.fullmatch(value)):
+        # With a ValueError, or that of a wrong type, the message of the recipe would show the value.
+        raise Problems(["the key itself must not be in a recipe: write env:NAME or file:/path"])
+    return value
+
+
+SecretReference = Annotated[str, BeforeValidator(_reference)]
+"""A reference to a key, see REFERENCE; or ""."""
+
+
+def read_reference(reference: str) -> str:
+    """Returns the secret at "env:NAME" or "file:/path"; raises KeyError, OSError or UnicodeDecodeError."""
+    kind, _, source = reference.partition(":")
+    if kind == "env":
+        return os.environ[source]
+    with open(source, encoding="utf-8") as file:
+        return file.read()
 
 
 def _registry_name(name: str) -> str:

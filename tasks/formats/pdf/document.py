@@ -178,7 +178,8 @@ def read_pdf(
             read = _read_bitmaps(document, scores, bitmaps)
             for number, found in read.items():
                 page = pages_read[number - 1]
-                page.height, page.upright, page.other = found.height or page.height, found.segments, found.blocks
+                page.height, page.upright = found.height or page.height, found.segments
+                page.other = [replace(block, page=number) for block in found.blocks]
                 scores[number - 1] = replace(scores[number - 1], needs_ocr=False, confidence=found.confidence)
                 to_displayed[number] = found.displayed
     blocks_read = _blocks(pages_read)
@@ -235,11 +236,15 @@ def _blocks(pages: Sequence[_Page]) -> list[PdfBlock]:
 
 
 def with_levels(blocks: Sequence[PdfBlock]) -> list[PdfBlock]:
-    """Returns the blocks, headings with their level: the rank of their font size, to half a point, among headings."""
-    sizes = {round(2 * block.size) for block in blocks if block.kind == "heading"}
+    """Returns the blocks, headings with their level: the rank of their font size, to half a point, among headings.
+
+    Headings that have a level keep it.
+    """
+    sizes = {round(2 * block.size) for block in blocks if block.kind == "heading" and not block.level}
     ranks = {size: min(rank, _LEVELS) for rank, size in enumerate(sorted(sizes, reverse=True), 1)}
     return [
-        replace(block, level=ranks[round(2 * block.size)]) if block.kind == "heading" else block for block in blocks
+        replace(block, level=ranks[round(2 * block.size)]) if block.kind == "heading" and not block.level else block
+        for block in blocks
     ]
 
 
@@ -386,6 +391,8 @@ def _continues(before: PdfBlock, after: PdfBlock) -> bool:
     """Returns whether a block continues a paragraph in the next column or on the next page."""
     if after.kind != "paragraph" or after.page - before.page not in (0, 1) or abs(before.size - after.size) > 0.3:
         return False
+    if after.page == before.page and after.box == before.box and after.box[0] < after.box[2]:
+        return False  # both have the box of their page: its reader has separated them
     if after.page == before.page and after.box[1] >= before.box[3] - before.size and after.box[0] < before.box[2]:
         return False  # below it in the same column
     last, first = before.lines[-1], after.lines[0][:1]

@@ -71,15 +71,15 @@ class ReadPage:
     """What was read on a page.
 
     Attributes:
-        confidence: mean certainty of all letters, including those of lines that were dropped.
+        confidence: mean certainty of all letters, including those of lines that were dropped; None if unknown.
         segments: lines of text, upright; boxes in points.
-        blocks: blocks of readers that return these.
+        blocks: blocks of readers that return these; their page numbers do not count.
         skew: angle in radians by which the lines of the page fall to the right, which segments do not.
         turn: clockwise quarter turns that make the page as displayed upright.
         width, height: size of the upright page in points.
     """
 
-    confidence: float
+    confidence: float | None
     segments: list[Segment] = field(default_factory=list)
     blocks: Sequence[PdfBlock] = ()
     skew: float = 0.0

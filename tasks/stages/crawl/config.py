@@ -10,7 +10,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from tasks.core.config import Config, Problems, require_absolute
+from tasks.core.config import Config, Problems, SecretReference, require_absolute
 from tasks.formats.web.url import web_parts
 
 METADATA_NAMES = frozenset(
@@ -21,9 +21,6 @@ METADATA_NAMES = frozenset(
 _PRIVATE = tuple(
     map(ipaddress.ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"))
 )
-
-REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:/.+")
-"""Where a secret is: in a variable of the task's environment, or in a file."""
 
 _TOKEN = re.compile(r"[A-Za-z_-]+")
 _DIRECTORY = re.compile(r"https://[a-z0-9.-]+(?::\d{1,5})?")
@@ -79,7 +76,7 @@ class RenderConfig(Config):
 class SignatureConfig(Config):
     """Web Bot Auth: every request over TLS is signed with your key, so that sites can verify who sends it."""
 
-    key: str = ""
+    key: SecretReference = ""
     """Reference to the private Ed25519 key, as PEM (PKCS #8) or JWK: "env:NAME" of the task's environment (in Airflow:
     a secret of the deployment), or "file:/path". Empty: requests are not signed."""
 
@@ -90,13 +87,6 @@ class SignatureConfig(Config):
     agent_form: Literal["dictionary", "string"] = "dictionary"
     """Form of the header Signature-Agent: that of the draft of September 2026, or "string" for verifiers that only know
     its earlier versions."""
-
-    @field_validator("key")
-    @classmethod
-    def _is_reference(cls, value: str) -> str:
-        if value and not REFERENCE.fullmatch(value):
-            raise ValueError("the key itself must not be in a recipe; write env:NAME or file:/path")
-        return value
 
     @field_validator("directory")
     @classmethod

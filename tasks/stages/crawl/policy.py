@@ -42,7 +42,7 @@ from typing import Any
 from pydantic import AwareDatetime, Field, field_validator, model_validator
 
 from tasks.core.artifact import Artifact
-from tasks.core.config import Config, parse
+from tasks.core.config import REFERENCE, Config, parse, read_reference
 from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError, RecipeError, SluiceError
 from tasks.core.stage import Part
@@ -50,7 +50,7 @@ from tasks.core.store import read_outside
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import Link, link
 from tasks.formats.web.url import authority, host_and_port, split_port
-from tasks.stages.crawl.config import REFERENCE, CrawlConfig
+from tasks.stages.crawl.config import CrawlConfig
 
 log = logging.getLogger("sluice.crawl")
 
@@ -533,12 +533,3 @@ def _value_of(reference: str, host: str, name: str) -> str:
             "it must be one line of printable ASCII",
         )
     return value
-
-
-def read_reference(reference: str) -> str:
-    """Returns the secret at "env:NAME" or "file:/path"; raises KeyError, OSError or UnicodeDecodeError."""
-    kind, _, source = reference.partition(":")
-    if kind == "env":
-        return os.environ[source]
-    with open(source, encoding="utf-8") as file:
-        return file.read()

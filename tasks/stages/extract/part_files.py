@@ -215,7 +215,7 @@ class PagedFiles:
         if self._pages:
             self._pages.sort(key=lambda page: (page["url"], page["source"], page["page"]))
             schema = READ_PAGES if self._recognized else PAGES
-            if read := sum(page["confidence"] is not None for page in self._pages):
+            if self._recognized and (read := sum(map(_was_read, self._pages))):
                 part.metric("ocr_pages", read)
             part.table("pages", pa.Table.from_pylist(self._pages, schema), out=False)
 
@@ -226,3 +226,10 @@ class PagedFiles:
 
     def _add_pages(self, row: InputRow, pages: tuple[PageScore, ...]) -> None:
         self._pages += [{"url": row.url, "source": row.source, **dataclasses.asdict(page)} for page in pages]
+
+
+def _was_read(page: Mapping[str, Any]) -> bool:
+    """Returns whether a page has no usable text layer, and was read nevertheless."""
+    from tasks.formats.pdf.health import NEEDS_OCR as UNREADABLE  # most stages have no page to recognize
+
+    return bool(page["score"] >= UNREADABLE and not page["needs_ocr"])

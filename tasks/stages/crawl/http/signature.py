@@ -22,10 +22,10 @@ from typing import Literal
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
+from tasks.core.config import read_reference
 from tasks.core.errors import InputError
 from tasks.formats.web.url import authority, host_and_port
 from tasks.stages.crawl.config import SignatureConfig, is_loopback
-from tasks.stages.crawl.policy import read_reference
 
 DIRECTORY = "/.well-known/http-message-signatures-directory"
 DIRECTORY_TYPE = "application/http-message-signatures-directory+json"

@@ -1,8 +1,9 @@
 """The parser `pdf`: text of PDF files and captures in reading order, with the page and box of each block.
 
 Reads the bytes of a file with `tasks.formats.pdf`. Pages without a usable text layer are skipped and scored, or
-recognized from their bitmaps by the models of an extra, or read by a command of the recipe, such as your own OCR or
-layout model: the file is written to a temporary folder, and the command prints the blocks of one page.
+recognized from their bitmaps by the models of an extra or by a vision model behind an endpoint, or read by a command of
+the recipe, such as your own OCR or layout model: the file is written to a temporary folder, and the command prints the
+blocks of one page.
 """
 
 import json
@@ -14,10 +15,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tasks.core.child_process import limit_cpu
 from tasks.core.errors import InputError
+from tasks.formats.pdf.endpoint import Endpoint
 from tasks.stages.extract.parser import Content, Parser, Rejected
 
 if TYPE_CHECKING:
@@ -27,6 +29,12 @@ if TYPE_CHECKING:
     from tasks.formats.pdf.render import Bitmap
 
 _MAX_OUTPUT = 16 << 20
+_MODULES = {
+    "": (),
+    "rapidocr": ("tasks.formats.pdf.recognizer", "rapidocr"),
+    "endpoint": ("tasks.formats.pdf.vision", "requests"),
+}
+"""Modules that the child process imports for an engine."""
 _OCR_MEMORY_BYTES = 1536 << 20
 """Address space for recognition and the file; measured: 850 MiB while a page with 111 lines is read."""
 
@@ -63,9 +71,12 @@ class Pdf(Parser):
     page_timeout_s: float = Field(default=60.0, gt=0)
     """Limit of seconds per page for the command; after it the command is killed, and the page is not changed."""
 
-    ocr: Literal["", "rapidocr"] = Field(default="", exclude_if=lambda engine: not engine)
+    ocr: Literal["", "rapidocr", "endpoint"] = Field(default="", exclude_if=lambda engine: not engine)
     """Engine that reads the pages that need OCR, and that the page command has not read; "" for none. `rapidocr` is an
-    extra (pip install 'sluice[ocr]'), and takes 2 to 13 CPU seconds per page."""
+    extra (pip install 'sluice[ocr]'), and takes 2 to 13 CPU seconds per page. `endpoint` is a vision model."""
+
+    endpoint: Endpoint | None = Field(default=None, exclude_if=lambda endpoint: endpoint is None)
+    """Vision model behind an OpenAI-compatible endpoint, and the place of its answers."""
 
     ocr_dpi: int = Field(default=200, ge=72, le=400, exclude_if=lambda dpi: dpi == 200)
     """Dots per inch of the bitmaps that the engine reads."""
@@ -76,6 +87,12 @@ class Pdf(Parser):
     ocr_page_cpu_s: float = Field(default=300.0, gt=0, exclude_if=lambda seconds: seconds == 300.0)
     """Limit of CPU seconds per page for the engine; after it the process that reads the file is killed, and the file is
     quarantined as poison."""
+
+    @model_validator(mode="after")
+    def _has_endpoint(self) -> "Pdf":
+        if (self.ocr == "endpoint") != (self.endpoint is not None):
+            raise ValueError('ocr = "endpoint" and the section endpoint need each other: add one, or remove the other')
+        return self
 
     @classmethod
     def libraries(cls, settings: Mapping[str, Any]) -> str:
@@ -88,6 +105,9 @@ class Pdf(Parser):
 
     def check_installed(self) -> None:
         """See `Parser.check_installed`."""
+        if self.endpoint:
+            self.endpoint.read_key()
+            return
         from tasks.formats.pdf.models import missing
 
         if self.ocr and (packages := missing()):
@@ -100,7 +120,7 @@ class Pdf(Parser):
     @property
     def needed_modules(self) -> tuple[str, ...]:
         """See `Parser.needed_modules`."""
-        return (*self.modules, "tasks.formats.pdf.recognizer", "rapidocr") if self.ocr else self.modules
+        return (*self.modules, *_MODULES[self.ocr])
 
     @property
     def memory_bytes(self) -> int | None:
@@ -121,7 +141,8 @@ class Pdf(Parser):
     def wait_s(self) -> float:
         """See `Parser.wait_s`."""
         command_s = self.max_pages * self.page_timeout_s if self.page_command else 0.0
-        return command_s + (self.ocr_max_pages * self.ocr_page_cpu_s if self.ocr else 0.0)
+        page_s = self.ocr_page_cpu_s + (self.endpoint.longest_s if self.endpoint else 0.0)
+        return command_s + (self.ocr_max_pages * page_s if self.ocr else 0.0)
 
     def parse(self, data: bytes, name: str) -> Content:
         """See `Parser.parse`."""
@@ -149,10 +170,14 @@ class Pdf(Parser):
 
     def _recognize(self, bitmap: "Bitmap") -> "ReadPage | None":
         """Reads a bitmap under the limit of CPU seconds for one, then restores the limit of the file."""
-        from tasks.formats.pdf.recognizer import recognize
-
         limit_cpu(self.ocr_page_cpu_s)
         try:
+            if self.endpoint:
+                from tasks.formats.pdf.vision import reader
+
+                return reader(self.endpoint).read(bitmap)
+            from tasks.formats.pdf.recognizer import recognize
+
             return recognize(bitmap)
         finally:
             limit_cpu(1.25 * self.max_cpu_s)

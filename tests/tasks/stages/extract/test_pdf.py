@@ -273,9 +273,10 @@ def test_any_number_of_workers_writes_the_same_bytes(tmp_path: Path, run_stage: 
 def test_the_documented_settings_are_valid(tmp_path: Path) -> None:
     found = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "pdf.md").read_text(), re.S)
     configs = [ExtractConfig.model_validate(tomllib.loads(block)["extract"]) for block in found]
-    assert [config.parsers["pdf"]["max_pages"] for config in configs] == [2_000] * 3
+    assert [config.parsers["pdf"]["max_pages"] for config in configs] == [2_000] * 4
     assert configs[1].parsers["pdf"]["ocr"] == "rapidocr"
-    assert configs[2].parsers["pdf"]["page_command"] == ["/opt/ocr/read-page", "{file}", "{page}"]
+    assert configs[2].parsers["pdf"]["endpoint"]["key"] == "env:VISION_KEY"
+    assert configs[3].parsers["pdf"]["page_command"] == ["/opt/ocr/read-page", "{file}", "{page}"]
 
 
 NAMES = ("dolma-datasheet", "earth", "granite-docling", "icwsm-poster", "mars", "pii-invoice", "spam", "lorem-ipsum")
