@@ -16,7 +16,7 @@ from tasks.formats.documents.structure import BLANK, Block, Kind
 from tasks.formats.documents.text import clean, clean_code
 from tasks.stages.extract.page_blocks import TAG_NAMES, Blocks
 from tasks.stages.extract.rendering.code_listings import code_language
-from tasks.stages.extract.tables import Table, read_table
+from tasks.stages.extract.tables import Table, data_table
 
 _HEADINGS = {TAG_NAMES.index(f"h{level}"): level for level in range(1, 7)}
 _TABLE, _PRE, _LI, _OL, _DT, _DD, _QUOTE = (
@@ -68,7 +68,7 @@ def units(page: Blocks, most_rows: int | None = None) -> list[Unit]:
     opened, closed = page.opened[tables], page.closed[tables]
     innermost = np.append(opened[1:], len(page.source)) >= closed
     for element in tables[innermost].tolist():
-        table = read_table(page.source[page.opened[element] : page.closed[element]], most_rows)
+        table = data_table(page.source[page.opened[element] : page.closed[element]], most_rows)
         if table is not None:
             found.append(Unit(int(page.first[element]), int(page.last[element]), element, table))
     in_table = np.zeros(len(page) + 1, np.bool_)

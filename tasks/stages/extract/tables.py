@@ -55,7 +55,7 @@ class _Cell:
     rows: int
 
 
-def read_table(markup: str, most_rows: int | None = None) -> Table | None:
+def data_table(markup: str, most_rows: int | None = None) -> Table | None:
     """Returns the data of a table; None for a table that arranges a page.
 
     Args:

@@ -38,6 +38,8 @@ _PREFIX = "sluice-"
 _NOTES = f'<ol><li id="{_PREFIX}'
 _NOTE = re.compile(rf'<li id="{_PREFIX}(?:foot|end)note-[^"]*+">(?:<p>)?+')
 _BACK = re.compile(rf'\s?<a href="#{_PREFIX}(?:foot|end)note-ref-[^"]*+">↑</a>')
+# A mark is no apparatus of a page here, since the notes follow: it stays as text.
+_MARK = re.compile(rf'<sup><a href="#{_PREFIX}(?:foot|end)note-[^"]*+" id="[^"]*+">(\[\d++\])</a></sup>')
 # A Word file with a password, and one of Word before 2007, are compound files (MS-CFB).
 _COMPOUND, _ENCRYPTED = b"\xd0\xcf\x11\xe0", "EncryptedPackage".encode("utf-16-le")
 
@@ -109,7 +111,7 @@ def _blocks(html: str) -> "list[Block]":
     """Returns the blocks of a document that mammoth has written; its notes have their number as in the text."""
     from tasks.stages.extract.html import whole_page
 
-    body, begin, notes = html.partition(_NOTES)
+    body, begin, notes = _MARK.sub(r"\1", html).partition(_NOTES)
     blocks = whole_page(body)
     if not begin:
         return blocks

@@ -48,6 +48,7 @@ def document(text: str, name: str = "", **more: Any) -> dict[str, Any]:
         "title": "",
         "language_hint": "",
         "text": text,
+        "form": None,
         "source": "web",
         "payload_digest": "sha1:A",
         "warc_file": "",

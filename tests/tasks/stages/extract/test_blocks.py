@@ -235,7 +235,7 @@ def test_notices_and_a_repeated_headline_are_dropped_and_the_story_is_kept() -> 
     page = (
         "<html><head><title>The harbour</title></head><body><div><h1>The harbour</h1>"
         f"<p><a href=/tags>Boats</a> <a href=/wind>Wind</a></p><div>{STORY}</div>"
-        "<p>Share</p><p><a href='https://www.facebook.com/x'>Facebook</a></p>"
+        "<p class=share>Share:</p><p><a href='https://www.facebook.com/x'>Facebook</a></p>"
         "<p><a href=/other>Ten harbours you must see</a></p></div></body></html>"
     )
     text = read_page(page, BLOCKS).text

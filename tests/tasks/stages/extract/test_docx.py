@@ -12,9 +12,9 @@ from tasks.core.artifact import Artifact
 from tasks.core.config import Problems
 from tasks.core.errors import InputError
 from tasks.formats.documents.structure import Form
-from tasks.stages.extract import parser
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.extract.parser import Content, Rejected, find_parser, parse_body
+from tasks.stages.extract.parsers.docx import Docx
 from tests.tasks.stages.extract.test_stage import documents
 
 Run = Callable[..., Artifact]
@@ -187,7 +187,7 @@ FORMULAS = {
         r"\begin{bmatrix} a & b \end{bmatrix}"
     ),
     m("acc", accPr='<m:chr m:val="&#x20d7;"/>', e=x("v")): r"\vec{v}",
-    m("bar", barPr='<m:pos m:val="top"/>', e=x("z")): r"\overline{z}",
+    m("bar", barPr='<m:pos m:val="top"/>', e=x("z")): r"\bar{z}",
 }
 
 
@@ -230,4 +230,4 @@ def test_a_recipe_and_a_worker_without_the_library_name_the_extra(monkeypatch: p
     with pytest.raises(Problems, match=r"\"docx\" needs mammoth: .*sluice\[office\]"):
         find_parser("docx", {})
     with pytest.raises(InputError, match=r"sluice\[office\]"):
-        parser.check_installed(["pdf", "docx"])
+        Docx().check_installed()

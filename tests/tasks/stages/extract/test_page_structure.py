@@ -14,7 +14,7 @@ from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.extract.html import read_page
 from tasks.stages.extract.page_blocks import read_blocks
 from tasks.stages.extract.page_structure import NEVER, units, whole
-from tasks.stages.extract.tables import read_table
+from tasks.stages.extract.tables import data_table
 
 STORY = "".join(
     f"<p>On day {n} the harbour was quiet, and the boats lay still until the wind came up from the south.</p>"
@@ -30,7 +30,7 @@ def blocks_of(page: str) -> list[Block]:
 def rows_of(table: str) -> tuple[tuple[str, ...], ...] | None:
     page = read_blocks(HTMLTree.parse(table))
     assert page is not None
-    found = read_table(page.source[page.source.index("<table") : page.source.rindex("</table>") + 8])
+    found = data_table(page.source[page.source.index("<table") : page.source.rindex("</table>") + 8])
     return found and found.rows
 
 
