@@ -210,7 +210,8 @@ def test_without_the_package_its_extensions_are_unknown(recipe: Path) -> None:
     found = shell(None, "annotate", "--recipe", str(recipe))
     assert found.returncode == 2
     for said in (
-        'extract.files.0.kind: no kind "csv": choose from delta, docx, epub, html, iceberg, jsonl, metadata, parquet, pdf, text, warc.',
+        'extract.files.0.kind: no kind "csv": choose from delta, docx, epub, html, iceberg, jsonl, metadata, '
+        "parquet, pdf, text, warc.",
         'annotate.settings: no annotator "asking": choose from c4, ',
         'consolidate.limits: no filter "asking": choose from c4, ',
     ):
