@@ -83,14 +83,16 @@ def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str)
 
 
 @pytest.fixture(autouse=True)
-def _own_sigterm() -> Iterator[None]:
-    """Restores the handler of SIGTERM after a test.
+def _own_signals() -> Iterator[None]:
+    """Restores the handler of SIGTERM after a test, and removes a limit of CPU seconds.
 
-    An Airflow task that runs in this process leaves one that does not end the process. Workers that a later test forks
-    would inherit it, and a pool waits forever for a worker that its SIGTERM does not end.
+    An Airflow task that runs in this process leaves a handler that does not end the process. Workers that a later test
+    forks would inherit it, and a pool waits forever for a worker that its SIGTERM does not end. A parser that runs in
+    this process instead of a child leaves its limit, which would end the process during a later test.
     """
     before = signal.getsignal(signal.SIGTERM)
     yield
+    signal.setitimer(signal.ITIMER_PROF, 0)
     if signal.getsignal(signal.SIGTERM) is not before:
         signal.signal(signal.SIGTERM, before)
 
