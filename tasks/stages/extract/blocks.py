@@ -141,12 +141,12 @@ def main_blocks(
     return structure(page, is_main, found)
 
 
-def all_blocks(tree: HTMLTree, *, most_rows: int | None = None) -> list[Block]:
+def all_blocks(tree: HTMLTree) -> list[Block]:
     """Returns all blocks of a page outside of menus, footers and controls, as for a chapter of a book."""
     page = read_blocks(tree)
     if page is None:
         return []
-    return structure(page, np.ones(len(page), np.bool_), units(page, most_rows))
+    return structure(page, np.ones(len(page), np.bool_), units(page))
 
 
 def blocks_of_text(tree: HTMLTree, text: str, *, most_rows: int | None = None) -> list[Block]:

@@ -90,6 +90,31 @@ def test_measurements_do_not_depend_on_batches(run_stage: Run, extracted: Artifa
     assert made[0].record.fingerprint != made[1].record.fingerprint
 
 
+def test_markdown_is_measured_without_its_marks_and_places_are_those_of_the_stored_text(
+    run_stage: Run, tmp_path: Path
+) -> None:
+    items = "".join(f"<li>{sentence(number)}</li>" for number in range(9))
+    table = "<table><tr><th>Part</th><th>Mass</th></tr><tr><td>Hinge</td><td>3 kg</td></tr></table>"
+    page = f"<h1>Doors</h1><p>{PROSE * 3}</p><ul>{items}<li>Write to jo@example.org.</li></ul>{table}<p>{PROSE * 3}</p>"
+    (tmp_path / "page.html").write_text(f"<body><article>{page}</article></body>")
+    files = (FileSource(name="pages", kind="html", path=f"{tmp_path}/*.html"),)
+    found = {}
+    for form in ("plain", "markdown"):
+        config = ExtractConfig.model_validate({"files": files, "text": form})
+        extracted = run_stage(EXTRACT, config, version=form)
+        (document,) = rows(extracted, "documents")
+        made = groups_of(run_stage(ANNOTATE, RULES, {"extracted": extracted}, version=form))
+        found[form] = document, {name: rows(group, "measured")[0][name] for name, group in made.items()}
+    (plain, values), (marked, marked_values) = found["plain"], found["markdown"]
+    assert "# Doors" in marked["text"]
+    assert "| Hinge | 3 kg |" in marked["text"]
+    for name in ("gopher_quality", "gopher_repetition", "fineweb", "prose_score"):
+        assert marked_values[name] == values[name], name
+    for document, of in ((plain, values), (marked, marked_values)):
+        (span,) = of["pii"]["spans"]
+        assert document["text"][span["start"] : span["end"]] == "jo@example.org"
+
+
 def test_spans_count_code_points_and_not_utf_16_units(run_stage: Run, extracted: Artifact) -> None:
     made = run_stage(ANNOTATE, RULES, {"extracted": extracted})
     texts = {row["id"]: str(row["text"]) for row in rows(extracted, "documents")}
