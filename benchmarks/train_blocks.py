@@ -36,13 +36,14 @@ from benchmarks.block_labels import Labels, labels_by_segments, labels_by_text, 
 from benchmarks.extraction import Page, SegmentPage, read_pages, read_segments, scores
 from benchmarks.harness import keep, parser
 from benchmarks.page_kinds import KindPage, read_kinds, words_of
-from benchmarks.unseen_hosts import classifier_of, site_of, texts_by, write_fold, write_sites, write_trees
+from benchmarks.unseen_hosts import site_of, texts_by, write_fold, write_sites, write_trees
 from tasks.formats.documents.text import hash64
 from tasks.stages.extract.block_features import COLUMNS, CONTEXT, context, features
-from tasks.stages.extract.blocks import SCALE, candidates, default_classifier, parse_trees
+from tasks.stages.extract.blocks import SCALE, candidates, default_classifier, parse_classifier, parse_trees
 from tasks.stages.extract.html import main_text, parsed, show
 from tasks.stages.extract.page_blocks import Blocks, read_blocks
 from tasks.stages.extract.page_metadata import read_page_metadata
+from tasks.stages.extract.page_structure import NEVER
 
 TARGET = Path(__file__).parents[1] / "tasks" / "stages" / "extract" / "blocks.json"
 FOLDS = 5
@@ -177,7 +178,7 @@ def _first(of: Sequence[Example]) -> dict[str, Any]:
 
 
 def _odds(one: Example, odds: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.where(candidates(one.measured), odds, -9.0)
+    return np.where(candidates(one.measured), odds, NEVER)
 
 
 def folds(of: Sequence[Example], count: int) -> Iterator[tuple[list[Example], list[Example]]]:
@@ -208,7 +209,7 @@ def cross_validated(
     for number, (seen, held_out) in enumerate(folds(of, count)):
         held = trained(seen)
         unseen = [one.page for one in held_out]
-        texts += texts_by(classifier_of(held), unseen)
+        texts += texts_by(parse_classifier(held), unseen)
         pages += unseen
         fold_of |= dict.fromkeys((site_of(page.host) for page in unseen), number)
         if kept:
@@ -240,7 +241,7 @@ def main() -> None:
         without = [page for page in pages if id(page) not in labeled]
         result["unseen hosts, nested"] = cross_validated(of, without, kept=given.folds)
     held = trained(of)
-    result["hosts trained on"] = scores(pages, texts_by(classifier_of(held), pages))
+    result["hosts trained on"] = scores(pages, texts_by(parse_classifier(held), pages))
     print(json.dumps(result, indent=2))
     if given.write:
         write_trees(held, TARGET)

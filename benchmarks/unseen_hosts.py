@@ -12,8 +12,7 @@ from unittest import mock
 
 from tasks.formats.web.domain import registered_domain
 from tasks.stages.extract import blocks
-from tasks.stages.extract.block_features import COLUMNS, CONTEXT
-from tasks.stages.extract.blocks import BlockClassifier, parse_trees
+from tasks.stages.extract.blocks import BlockClassifier, parse_classifier
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.extract.html import read_page
 
@@ -39,11 +38,6 @@ def site_of(host: str) -> str:
     ('example', 'example', 'apache2-doc')
     """
     return registered_domain(host).partition(".")[0]
-
-
-def classifier_of(held: Mapping[str, Any]) -> BlockClassifier:
-    """Returns trained weights in the form used by the extractor."""
-    return BlockClassifier(parse_trees(held["first"], COLUMNS), parse_trees(held["second"], (*COLUMNS, *CONTEXT)))
 
 
 def texts_by(classifier: BlockClassifier, pages: Sequence[HostedPage]) -> list[str]:
@@ -74,7 +68,7 @@ def texts_by_folds(folder: Path, pages: Sequence[HostedPage]) -> list[str]:
     folds = [fold_of.get(site_of(page.host), 0) for page in pages]
     texts = [""] * len(pages)
     for number in sorted(set(folds)):
-        classifier = classifier_of(json.loads((folder / f"fold-{number}.json").read_text("utf-8")))
+        classifier = parse_classifier(json.loads((folder / f"fold-{number}.json").read_text("utf-8")))
         places = [place for place, fold in enumerate(folds) if fold == number]
         for place, text in zip(places, texts_by(classifier, [pages[place] for place in places]), strict=True):
             texts[place] = text

@@ -62,9 +62,11 @@ def prepare(package: ZipPackage) -> tuple[bytes, Properties]:
             roots[part] = root
     if "styles" in roots:
         _name_headings(roots["styles"])
-    for part in ("document", "footnotes", "endnotes"):
-        if part in roots:
-            _simplify(roots[part])
+    parts = [roots[part] for part in ("document", "footnotes", "endnotes") if part in roots]
+    for kind in ("footnote", "endnote"):
+        _remove_marks_without_notes(parts, roots.get(f"{kind}s"), kind)
+    for part_root in parts:
+        _simplify(part_root)
     return _written(roots), _properties(package)
 
 
@@ -77,6 +79,15 @@ def _target(package: ZipPackage, path: str, kind: str) -> str:
             if relation.get("Type", "").endswith(f"/{kind}"):
                 return member_path(path, relation.get("Target", ""))
     return ""
+
+
+def _remove_marks_without_notes(parts: list[Any], notes: Any, kind: str) -> None:
+    """Removes marks of notes of a kind that the document lacks, with which mammoth fails."""
+    known = set() if notes is None else {_value(note, "id") for note in notes.iter(f"{{*}}{kind}")}
+    for part in parts:
+        for mark in list(part.iter(f"{{*}}{kind}Reference")):
+            if _value(mark, "id") not in known:
+                _remove(mark)
 
 
 def _written(roots: dict[str, Any]) -> bytes:
@@ -113,9 +124,9 @@ def _name(element: Any) -> str:
     return str(element.tag).rpartition("}")[2]
 
 
-def _value(element: Any) -> str:
-    """Returns the attribute `w:val`; "" if there is none."""
-    return next((str(value) for key, value in element.attrib.items() if key.rpartition("}")[2] == "val"), "")
+def _value(element: Any, name: str = "val") -> str:
+    """Returns an attribute of the namespace of Word, such as `w:val`; "" if there is none."""
+    return next((str(value) for key, value in element.attrib.items() if key.rpartition("}")[2] == name), "")
 
 
 def _name_headings(styles: Any) -> None:
@@ -244,6 +255,7 @@ def _write_formulas(root: Any) -> None:
     for formula in list(root.iter("{*}oMath")):
         parent = formula.getparent()
         is_displayed = _name(parent) == "oMathPara"
+        anchor = parent if is_displayed else formula
         paragraph = next(formula.iterancestors("{*}p"), None)
         if paragraph is None:
             continue
@@ -252,10 +264,10 @@ def _write_formulas(root: Any) -> None:
         text = etree.SubElement(run, f"{space}t")
         if tex := tex_of_mathml(mathml_of_omml(formula)):
             text.text = f"$${tex}$$" if is_displayed else f"${tex}$"
-            if written is not None and formula.getprevious() is written:
+            if written is not None and _is_beside(anchor.getprevious(), written):
                 text.text = f" {text.text}"  # two formulas would be one between $$
                 text.set("{http://www.w3.org/XML/1998/namespace}space", "preserve")
-        (parent if is_displayed else formula).addprevious(run)
+        anchor.addprevious(run)
         if is_displayed and formula.getnext() is not None:
             etree.SubElement(run, f"{space}br")
         if not is_displayed:
@@ -263,6 +275,11 @@ def _write_formulas(root: Any) -> None:
         written = run
     for element in list(root.iter("{*}oMathPara")):
         _remove(element)
+
+
+def _is_beside(before: Any, written: Any) -> bool:
+    """Returns whether the element before a formula is the run of the last one, or was the place of displayed ones."""
+    return before is written or (before is not None and _name(before) == "oMathPara")
 
 
 def _remove(element: Any) -> None:

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tasks.formats.documents.layout import LayoutSpan
+from tasks.formats.documents.text import clean
 
 Kind = Literal[
     "heading", "paragraph", "item", "quote", "code", "table", "formula", "caption", "footnote", "term", "definition"
@@ -51,11 +52,12 @@ class Block:
 
     Attributes:
         kind: what it is.
-        text: its text, with line breaks; empty for a table.
+        text: its text, clean (`tasks.formats.documents.text`), with line breaks; empty for a table.
         level: of a heading, from 1 to 6; of an item, the number of lists around its own.
         number: number of an item in an ordered list; None in others.
         language: programming language of code, or "".
-        rows: rows of a table from top to bottom, each with its cells from left to right.
+        rows: rows of a table from top to bottom, each with its cells from left to right; cells are cleaned when they
+            are written.
         header: whether the first row of a table names its columns.
         gap: what separates it from the previous block: `CELL` (a tab), `LINE` (a line break) or `BLANK` (a blank
             line). Headings, quotes, tables and code always have blank lines around them.
@@ -148,7 +150,7 @@ def _marked(block: Block) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split())
+    return " ".join(clean(text).split())
 
 
 def _plain_rows(rows: Sequence[Sequence[str]]) -> str:

@@ -74,6 +74,8 @@ class ZipPackage:
             return None
         if entry.flag_bits & _ENCRYPTED:
             raise PackageError("encrypted")
+        if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise PackageError("damaged")  # EPUB and DOCX allow no other, and zipfile unpacks it without a limit
         try:
             with zip_errors(), self._archive.open(entry) as stream:
                 data = stream.read(self._left + 1)

@@ -15,6 +15,7 @@ caller uses the main text of resiliparse.
 
 import functools
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -26,7 +27,7 @@ from resiliparse.parse.html import HTMLTree
 from tasks.formats.documents.structure import Block
 from tasks.stages.extract.block_features import COLUMNS, CONTEXT, context, features
 from tasks.stages.extract.page_blocks import Blocks, read_blocks
-from tasks.stages.extract.page_structure import NEVER, structure, units, whole
+from tasks.stages.extract.page_structure import NEVER, Unit, structure, units, whole
 
 SCALE = 1 << 12
 """Units of a leaf value per unit of log odds."""
@@ -108,7 +109,6 @@ def main_blocks(
     *,
     comments: bool = False,
     most_rows: int | None = None,
-    classifier: BlockClassifier | None = None,
 ) -> list[Block]:
     """Returns the main text of a page as blocks.
 
@@ -117,7 +117,6 @@ def main_blocks(
         title: text of its title element.
         comments: whether readers' comments are kept.
         most_rows: see `page_structure.units`.
-        classifier: the trees; None for those of the package.
 
     Returns:
         the blocks; none for an uncertain classification, and if no paragraph is main text.
@@ -126,7 +125,7 @@ def main_blocks(
     if page is None:
         return []
     rows = features(page, title.lower())
-    odds = block_odds(page, rows, classifier or default_classifier())
+    odds = block_odds(page, rows, default_classifier())
     found = units(page, most_rows)
     is_main = whole(page, found, odds, rows[_WORDS])
     if not (is_main & (rows[_WORDS] >= _SHORTEST_PARAGRAPH)).any() or _is_uncertain(odds, rows[_WORDS]):
@@ -137,7 +136,7 @@ def main_blocks(
     elif rows[_WORDS][is_main & ~in_comments].sum() >= _ARTICLE:  # else a thread, whose posts have such names
         is_main &= ~in_comments
     if any(opening in page.source for opening, _ in _DISPLAYED):
-        _add_formulas(page, is_main)
+        add_formulas(page, found, is_main)
     return structure(page, is_main, found)
 
 
@@ -187,13 +186,22 @@ def _is_uncertain(odds: NDArray[np.float64], words: NDArray[np.float32]) -> bool
     return bool(candidate_words[odds < _UNCERTAIN].sum() > _MAX_UNCERTAIN_SHARE * candidate_words.sum())
 
 
-def _add_formulas(page: Blocks, is_main: NDArray[np.bool_]) -> None:
-    """Adds displayed formulas next to main text: they have no words by which a block is classified."""
+def add_formulas(page: Blocks, found: list[Unit], is_main: NDArray[np.bool_]) -> None:
+    """Adds displayed formulas next to main text to it: they have no words by which a block is classified.
+
+    Those in a unit stay or go with it.
+
+    Args:
+        page: the blocks of the page.
+        found: its units.
+        is_main: which blocks are main text, shape (blocks,); changed in place.
+    """
+    in_unit = {index for unit in found for index in range(unit.first, unit.last)}
     formulas = [
         index
         for index, begin in enumerate(page.begin.tolist())
         for opening, closing in _DISPLAYED
-        if page.source.startswith(opening, begin) and page.text(index).endswith(closing)
+        if index not in in_unit and page.source.startswith(opening, begin) and page.text(index).endswith(closing)
     ]
     for order, beside in ((formulas, -1), (reversed(formulas), 1)):
         for index in order:
@@ -227,7 +235,11 @@ def candidates(rows: NDArray[np.float32]) -> NDArray[np.bool_]:
 @functools.cache
 def default_classifier() -> BlockClassifier:
     """Returns the classifier with the weights of the package."""
-    weights = json.loads(files("tasks.stages.extract").joinpath("blocks.json").read_text("utf-8"))
+    return parse_classifier(json.loads(files("tasks.stages.extract").joinpath("blocks.json").read_text("utf-8")))
+
+
+def parse_classifier(weights: Mapping[str, Any]) -> BlockClassifier:
+    """Returns the classifier with the weights of both passes, as in `blocks.json`."""
     return BlockClassifier(parse_trees(weights["first"], COLUMNS), parse_trees(weights["second"], (*COLUMNS, *CONTEXT)))
 
 

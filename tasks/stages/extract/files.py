@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from tasks.core import hub, parquet
 from tasks.core.errors import InputError
-from tasks.formats.documents.external_files import ZIP, SourceFile
+from tasks.formats.documents.external_files import ZIP, SourceFile, codec_of
 from tasks.formats.documents.json_rows import rows as json_rows
 from tasks.formats.documents.parquet_rows import doubled, plain_fields, text_of
 from tasks.formats.documents.text import clean
@@ -120,7 +120,8 @@ def _whole_file(unit: InputUnit, config: ExtractConfig, quick: bool) -> Iterator
 
 def _page(data: bytes, name: str, options: ExtractOptions) -> Content:
     """Returns the content of a saved page; its suffix says whether it is XHTML."""
-    is_xhtml = name.lower().endswith((".xhtml", ".xht"))
+    stem = os.path.splitext(name)[0] if codec_of(name) else name
+    is_xhtml = stem.lower().endswith((".xhtml", ".xht"))
     return extract_capture(data, BodyHeaders("", (XHTML if is_xhtml else "text/html",)), options)
 
 

@@ -75,7 +75,8 @@ def data_table(markup: str, most_rows: int | None = None) -> Table | None:
         return None
     if most_rows is not None and len(cells) > most_rows:
         rows += ((f"({len(cells) - most_rows:,} more rows)",),)
-    header = bool(cells[0]) and all(cell.is_header or not cell.text for cell in cells[0])
+    first = [cell for cell in cells[0] if cell.text]
+    header = bool(first) and all(cell.is_header for cell in first)
     return Table(rows, header, named or (linked < _FEW_LINKED and len(rows) >= _SOME_ROWS), caption)
 
 

@@ -36,6 +36,7 @@ def test_all_members_together_are_unpacked_up_to_the_limit() -> None:
 
 def test_a_bomb_costs_the_limit_and_no_more() -> None:
     assert reason(packed({"a": bytes(50_000_000)})) == "too_large"
+    assert reason(packed({"a": bytes(50_000_000)}, zipfile.ZIP_BZIP2)) == "damaged"  # its unpacking has no limit
 
 
 def test_a_directory_with_too_many_members_is_not_read() -> None:

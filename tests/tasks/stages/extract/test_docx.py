@@ -144,6 +144,12 @@ def test_notes_stand_at_the_end_under_the_numbers_of_the_text() -> None:
     assert markdown(body + p("next"), **notes) == "Here[1] and[2]\n\nnext\n\n[1] the first\n\n[2] the second"
 
 
+def test_a_mark_without_its_note_goes() -> None:
+    assert (
+        markdown(p(f"{run('Here')}<w:r><w:footnoteReference w:id='9'/></w:r>{run(' and there.')}")) == "Here and there."
+    )
+
+
 def test_a_text_box_is_read_once_behind_its_paragraph() -> None:
     box = f"<w:txbxContent>{p('in the box')}</w:txbxContent>"
     drawn = (
@@ -197,7 +203,9 @@ def test_formulas_are_tex(tex: str, formula: str) -> None:
 
 
 def test_a_formula_on_its_own_line_is_displayed_and_two_in_a_row_stay_two() -> None:
-    body = p(f"<m:oMathPara><m:oMath>{x('a=b')}</m:oMath></m:oMathPara>")
+    displayed = f"<m:oMathPara><m:oMath>{x('a=b')}</m:oMath></m:oMathPara>"
+    assert markdown(p(displayed * 2)) == "$$a=b$$ $$a=b$$"
+    body = p(displayed)
     assert markdown(p("so") + body + p("then")) == "so\n\n$$a=b$$\n\nthen"
     assert markdown(p(f"<m:oMath>{x('a')}</m:oMath><m:oMath>{x('b')}</m:oMath>")) == "$a$ $b$"
 
@@ -222,6 +230,18 @@ def test_a_folder_of_documents_is_a_source(run_stage: Run, tmp_path: Path) -> No
     config = ExtractConfig.model_validate({"files": (source,), "min_chars": 1, "text": "markdown"})
     (document,) = documents(run_stage("tasks.stages.extract.stage", config))
     assert (document["text"], document["url"]) == ("# One\n\nWe left the harbor.", "file://office/a.docx")
+
+
+@pytest.mark.parametrize("kind", [*Docx.media_types, "application/octet-stream", "application/zip"])
+def test_a_captured_document_is_read_whatever_its_server_calls_it(
+    kind: str, run_stage: Run, tmp_path: Path, warc: Callable[..., bytes]
+) -> None:
+    capture = warc("http://a.example/a.docx", body=docx(p(run("We left."))), http=f"Content-Type: {kind}\r\n")
+    (tmp_path / "captures.warc.gz").write_bytes(capture)
+    source = {"name": "captures", "kind": "warc", "path": f"{tmp_path}/*.warc.gz"}
+    config = ExtractConfig.model_validate({"files": (source,), "min_chars": 1, "parsers": {"docx": {}}})
+    (document,) = documents(run_stage("tasks.stages.extract.stage", config))
+    assert document["text"] == "We left."
 
 
 def test_a_recipe_and_a_worker_without_the_library_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,11 +66,13 @@ def test_saved_pages_are_read_as_captures_are(tmp_path: Path) -> None:
     (tmp_path / "in" / "b.htm").write_text(page.format("<meta name=robots content=noindex>"))
     xhtml = f'<html xmlns="http://www.w3.org/1999/xhtml"><head><title/></head><body><p>{text}</p></body></html>'
     (tmp_path / "in" / "c.xhtml").write_text(xhtml)
+    (tmp_path / "in" / "d.xhtml.gz").write_bytes(gzip.compress(xhtml.encode()))
     made = extracted(tmp_path, source(tmp_path / "in", kind="html"))
     found = {row["url"]: row for row in documents(made)}
     assert {url: row["text"] for url, row in found.items()} == {
         "file://src/a.html": text.strip(),
         "file://src/c.xhtml": text.strip(),
+        "file://src/d.xhtml.gz": text.strip(),
     }
     first = found["file://src/a.html"]
     assert (first["title"], first["language_hint"], first["licence"]) == ("Ice", "en", "https://l.example/")

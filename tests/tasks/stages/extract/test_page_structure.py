@@ -9,7 +9,7 @@ from resiliparse.parse.html import HTMLTree
 
 from benchmarks.extraction import read_segments
 from tasks.formats.documents.structure import Block, markdown, plain, without_marks
-from tasks.stages.extract.blocks import all_blocks, blocks_of_text
+from tasks.stages.extract.blocks import add_formulas, all_blocks, blocks_of_text
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.extract.html import read_page
 from tasks.stages.extract.page_blocks import read_blocks
@@ -58,6 +58,23 @@ def test_blocks_of_each_kind() -> None:
         ("formula", "$$F = ma$$", 0, None),
     ]
     assert blocks_of(page)[11].rows == (("Part", "Mass"), ("Hinge", "3 kg"))
+
+
+def test_an_empty_first_row_is_no_header_and_cells_are_clean() -> None:
+    table = "<table><tr><td><td><tr><td>a\u200b<td>e\u0301<tr><td>c<td>d</table>"
+    (block,) = blocks_of(table)
+    assert not block.header
+    assert plain([block]) == "a\té\nc\td"
+
+
+def test_a_formula_in_a_dropped_table_does_not_bring_it_back() -> None:
+    page = read_blocks(
+        HTMLTree.parse("<p>one</p><table><tr><th>$$a$$<th>Mass<tr><td>1<td>2</table><p>$$b$$</p><p>two</p>")
+    )
+    assert page is not None
+    mask = np.array([True, False, False, False, False, False, True])
+    add_formulas(page, units(page), mask)
+    assert mask.tolist() == [True, False, False, False, False, True, True]
 
 
 def test_cells_that_span_rows_and_columns_are_placed_and_empty_cells_are_kept() -> None:
