@@ -307,9 +307,9 @@ class ExtractConfig(Config):
     extractor: Literal["blocks", "resiliparse", "trafilatura", "visible"] = "blocks"
     """Extractor of the main text of a page.
 
-    `blocks` classifies the blocks of a page, and is best for articles and posts; `resiliparse` finds the main text fastest;
-    `trafilatura`, an extra (pip install 'sluice[careful]'), takes ten times as long. `visible` extracts all visible
-    text, including menus.
+    `blocks` classifies the blocks of a page, and is best for articles and posts; `resiliparse` finds the main text
+    fastest; `trafilatura`, an extra (pip install 'sluice[careful]'), takes three times as long as `blocks`. `visible`
+    extracts all visible text, including menus.
     """
 
     text: Form = "plain"
