@@ -1,6 +1,7 @@
-"""Datasets of the Hugging Face hub: the commit of a revision, the files of a commit, and verified copies of them.
+"""Files of the Hugging Face hub: the commit of a revision, the files of a commit, and verified copies of them.
 
-    hf://datasets/owner/name[@revision]/data/*.parquet
+    hf://datasets/owner/name[@revision]/data/*.parquet     files of a dataset
+    hf://owner/name[@revision]/model.bin                   a file of a model
 
 Reads the hub of `HF_ENDPOINT`, or huggingface.co. The token is that of `HF_TOKEN`; it is sent to the hub and is in no
 message and no record. Requests that the hub answers with 429 or 5xx, and those that are cut off, are repeated with
@@ -24,11 +25,12 @@ from tasks.core.cache import cached_copy
 from tasks.core.digest import sha256_of, sha256_of_file
 from tasks.core.errors import InputError, SluiceError, TransientError
 
-DATASETS = "hf://datasets/"
+HUB = "hf://"
+DATASETS = f"{HUB}datasets/"
 PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0)
 """Pauses before a request is repeated."""
 _LONGEST_PAUSE_S = 300.0
-_ADDRESS = re.compile(r"hf://datasets/(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^@\s/]+))?/(?P<path>\S.*)")
+_ADDRESS = re.compile(r"hf://(?P<kind>datasets/)?(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^@\s/]+))?/(?P<path>\S.*)")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _TOKEN = "set HF_TOKEN to a token that may read it"
 _QUERY = re.compile(r"\?[^\s'\"]+")
@@ -37,17 +39,19 @@ T = TypeVar("T")
 
 
 class HubPath(NamedTuple):
-    """A file of a dataset, or a pattern of such files.
+    """A file of a dataset or of a model, or a pattern of files of a dataset.
 
     Attributes:
-        dataset: owner/name.
+        name: owner/name.
         revision: branch, tag or commit; "" for the default branch.
-        path: below the root of the dataset.
+        path: below the root of the repository.
+        kind: "dataset" or "model".
     """
 
-    dataset: str
+    name: str
     revision: str
     path: str
+    kind: str = "dataset"
 
     @property
     def is_pinned(self) -> bool:
@@ -56,11 +60,16 @@ class HubPath(NamedTuple):
 
     def __str__(self) -> str:
         revision = f"@{quote(self.revision, safe='')}" if self.revision else ""
-        return f"{DATASETS}{self.dataset}{revision}/{self.path}"
+        return f"{self.root}{revision}/{self.path}"
+
+    @property
+    def root(self) -> str:
+        """Address of the repository, without a revision."""
+        return f"{DATASETS if self.kind == 'dataset' else HUB}{self.name}"
 
 
 class HubFile(NamedTuple):
-    """A file of a commit: its path in the dataset, its size, and the hash that the hub states for its content.
+    """A file of a commit: its path in the repository, its size, and the hash that the hub states for its content.
 
     `digest` is "sha256:…", or for a file that is in git itself "git:…", the name of its blob.
     """
@@ -70,38 +79,64 @@ class HubFile(NamedTuple):
     digest: str
 
 
-def is_dataset(address: str) -> bool:
-    """Returns whether a path or pattern is one of a dataset of the hub."""
-    return address.startswith("hf://")
+def is_hub(address: str) -> bool:
+    """Returns whether a path or pattern is an address on the hub."""
+    return address.startswith(HUB)
 
 
 def parse(address: str) -> HubPath:
     """Returns the parts of an address; raises InputError if it is not one of a file or pattern in a dataset.
 
     >>> parse("hf://datasets/ink/tales@v1/data/*.parquet")
-    HubPath(dataset='ink/tales', revision='v1', path='data/*.parquet')
+    HubPath(name='ink/tales', revision='v1', path='data/*.parquet', kind='dataset')
     >>> parse("hf://datasets/ink/tales@refs%2Fconvert%2Fparquet/default/train/0000.parquet").revision
     'refs/convert/parquet'
     """
+    if (path := _parts(address)) and path.kind == "dataset":
+        return path
+    remedy = "write hf://datasets/owner/name@revision/data/*.parquet, with %2F for a / in the revision"
+    raise InputError(f"{address} does not name files of a dataset of the hub", remedy)
+
+
+def parse_model(address: str) -> HubPath:
+    """Returns the parts of an address; raises InputError if it is not one of a file of a model.
+
+    >>> parse_model("hf://ink/pot@v1/model.bin")
+    HubPath(name='ink/pot', revision='v1', path='model.bin', kind='model')
+    """
+    if (path := _parts(address)) and path.kind == "model" and not path.path.endswith("/"):
+        return path
+    remedy = "write hf://owner/name@revision/model.bin, with %2F for a / in the revision"
+    raise InputError(f"{address} does not name a file of a model of the hub", remedy)
+
+
+def parse_any(address: str) -> HubPath:
+    """Returns the parts of an address of a dataset or model; raises InputError if it is neither."""
+    return parse(address) if address.startswith(DATASETS) else parse_model(address)
+
+
+def _parts(address: str) -> HubPath | None:
     match = _ADDRESS.fullmatch(address)
-    if match is None:
-        remedy = "write hf://datasets/owner/name@revision/data/*.parquet, with %2F for a / in the revision"
-        raise InputError(f"{address} does not name files of a dataset of the hub", remedy)
-    return HubPath(match["name"], unquote(match["revision"] or ""), match["path"])
+    if match is None or match["name"].startswith("datasets/"):
+        return None
+    kind = "dataset" if match["kind"] else "model"
+    return HubPath(match["name"], unquote(match["revision"] or ""), match["path"], kind)
 
 
 def commit_of(path: HubPath) -> str:
     """Returns the commit of a revision as of now; that of a commit without a request.
 
     Raises:
-        InputError: the dataset or the revision does not exist, or may not be read.
+        InputError: the repository or the revision does not exist, or may not be read.
         TransientError: the hub does not answer.
     """
     if path.is_pinned:
         return path.revision
     api = _api()
-    with hub_errors(f"{DATASETS}{path.dataset}@{path.revision or 'main'}", "dataset"):
-        info = _asked(lambda: api.dataset_info(path.dataset, revision=path.revision or None, expand=["sha"]))
+    with hub_errors(f"{path.root}@{path.revision or 'main'}", path.kind):
+        info = _asked(
+            lambda: api.repo_info(path.name, revision=path.revision or None, repo_type=path.kind, expand=["sha"])
+        )
     return str(info.sha)
 
 
@@ -113,7 +148,7 @@ def license_of(path: HubPath) -> str:
     """
     api = _api()
     with hub_errors(str(path), "dataset"):
-        info = _asked(lambda: api.dataset_info(path.dataset, revision=path.revision, expand=["cardData"]))
+        info = _asked(lambda: api.dataset_info(path.name, revision=path.revision, expand=["cardData"]))
     stated = (info.card_data or {}).get("license") or ""
     return stated if isinstance(stated, str) else ", ".join(map(str, stated))
 
@@ -130,9 +165,26 @@ def files_below(path: HubPath, folder: str) -> list[HubFile]:
     api, found = _api(), list[Any]()
     with hub_errors(str(path), "dataset"), contextlib.suppress(EntryNotFoundError):
         found += api.list_repo_tree(
-            path.dataset, folder or None, recursive=True, revision=path.revision, repo_type="dataset"
+            path.name, folder or None, recursive=True, revision=path.revision, repo_type="dataset"
         )
     return sorted(HubFile(one.path, *stated_content(one)) for one in found if isinstance(one, RepoFile))
+
+
+def model_file(path: HubPath) -> HubFile:
+    """Returns what the hub states about a file of a model at a commit.
+
+    Raises:
+        InputError, TransientError: see `commit_of`; InputError, too, if the model has no such file.
+    """
+    api = _api()
+    with hub_errors(str(path), path.kind):
+        info = _asked(lambda: api.model_info(path.name, revision=path.revision, files_metadata=True))
+    stated = {one.rfilename: one for one in info.siblings or ()}
+    if path.path not in stated:
+        suffix = os.path.splitext(path.path)[1]
+        similar = [name for name in sorted(stated) if name.endswith(suffix)][:5]
+        raise InputError(f"{path}: the model has no such file", f"it has: {', '.join(similar or sorted(stated)[:5])}")
+    return HubFile(path.path, *stated_content(stated[path.path]))
 
 
 def local_copy(path: HubPath, size: int, digest: str) -> str:
@@ -144,7 +196,7 @@ def local_copy(path: HubPath, size: int, digest: str) -> str:
         digest: see `HubFile`.
 
     Raises:
-        InputError: the dataset is gated or private, and the token may not read it.
+        InputError: the repository is gated or private, and the token may not read it.
         TransientError: the hub does not answer, or what arrived is not the file.
     """
     return cached_copy(sha256_of(f"hub|{digest}".encode())[:40], size, lambda aside: _fetch(path, size, digest, aside))
@@ -155,7 +207,7 @@ def _fetch(path: HubPath, size: int, digest: str, aside: str) -> None:
     from huggingface_hub.file_download import http_get
 
     endpoint = os.environ.get("HF_ENDPOINT") or None
-    url = hf_hub_url(path.dataset, path.path, repo_type="dataset", revision=path.revision, endpoint=endpoint)
+    url = hf_hub_url(path.name, path.path, repo_type=path.kind, revision=path.revision, endpoint=endpoint)
     headers = {"Authorization": f"Bearer {token}"} if (token := _token()) else {}
 
     def get() -> None:
@@ -163,7 +215,7 @@ def _fetch(path: HubPath, size: int, digest: str, aside: str) -> None:
         with open(aside, "ab") as file:
             http_get(url, file, resume_size=file.tell(), headers=headers, expected_size=size)
 
-    with hub_errors(str(path), "dataset"):
+    with hub_errors(str(path), path.kind):
         _asked(get)
         verify(Path(aside), size, digest, str(path))
 

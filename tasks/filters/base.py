@@ -95,7 +95,11 @@ class Annotator(Config):
         )
 
     def external(self) -> list[str]:
-        """Returns the local paths of the external files that it reads; their bytes are part of the fingerprint."""
+        """Returns the external files that it reads: local paths, or the address of one file of a model of the hub.
+
+        Their bytes are part of the fingerprint. The stage replaces a setting that equals the address by the address at
+        the commit that the run has resolved.
+        """
         return []
 
     def trained(self) -> Mapping[str, tuple[str, ...]]:
@@ -118,6 +122,14 @@ class Annotator(Config):
     def measure(self, batch: "DocumentBatch") -> Mapping[str, Any]:
         """Returns for every field one value per document: a list or NumPy array of len(batch), or an Arrow column."""
         raise NotImplementedError
+
+    def summary(self, column: "pa.StructArray") -> Mapping[str, int]:
+        """Returns counts of the documents of a part for the report, by name, from the annotator's column.
+
+        The stage adds them up over the parts, as metrics `<annotator>/<name>`. The number of names must be bounded,
+        whatever the documents are. Rows of documents on which the annotator failed are null.
+        """
+        return {}
 
     def annotate(self, batch: "DocumentBatch") -> "pa.StructArray":
         """Returns `measure` as an Arrow column of `type`."""

@@ -1,7 +1,7 @@
 """Inputs from outside the store: files that settings name, datasets of the Hugging Face hub, tables of lakes, and code.
 
-A file enters by name and hash. A dataset is read at one commit by all runs of a version, and its files enter by the
-hashes that the hub states, without a download. A table is read at one snapshot, which is its content. Code enters by
+A file enters by name and hash. Files of the hub are read at one commit by all runs of a version, and enter by the hashes
+that the hub states, without a download. A table is read at one snapshot, which is its content. Code enters by
 its own version.
 """
 
@@ -54,13 +54,13 @@ def external_refs(hooks: Hooks[Any], config: Config, store: Store, own: Artifact
 def _dataset_ref(
     role: str, dataset: DatasetFiles, recorded: InputRef | None, store: Store, own: ArtifactId
 ) -> InputRef:
-    """Returns the reference to a dataset at one commit; a commit that changes none of its files is the same input."""
-    path = hub.parse(dataset.path)
+    """Returns the reference to files of the hub at one commit; one that changes none of them is the same input."""
+    path = hub.parse_any(dataset.path)
     if recorded and recorded.address == f"{EXTERNAL}{_at(path, recorded)}":
         return recorded
     pinned = path
     if not path.is_pinned:
-        commit = _pinned(store, own, [path.dataset, path.revision], lambda: hub.commit_of(path))
+        commit = _pinned(store, own, [path.name, path.revision], lambda: hub.commit_of(path))
         pinned = path._replace(revision=commit)
     content = sha256_of_json([[file.name, file.digest] for file in dataset.find(str(pinned))])
     return InputRef(role=role, address=f"{EXTERNAL}{pinned}", fingerprint=content, content=content)
@@ -83,9 +83,9 @@ def _recorded(store: Store, own: ArtifactId) -> dict[str, InputRef]:
 def _at(path: hub.HubPath, ref: InputRef) -> hub.HubPath:
     """Returns a path at the commit that a recorded input names; the path itself if it has a commit of its own."""
     address = ref.address.removeprefix(EXTERNAL)
-    if path.is_pinned or not hub.is_dataset(address):
+    if path.is_pinned or not hub.is_hub(address):
         return path
-    return path._replace(revision=hub.parse(address).revision)
+    return path._replace(revision=hub.parse_any(address).revision)
 
 
 def _pinned(store: Store, own: ArtifactId, key: list[Any], find: Callable[[], str]) -> str:

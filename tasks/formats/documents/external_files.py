@@ -66,7 +66,7 @@ class SourceFile:
     """One file outside the store.
 
     Attributes:
-        path: a local path, an fsspec URL ("s3://bucket/folder/file"), or a file of a commit ("hf://datasets/…@…/file").
+        path: a local path, an fsspec URL ("s3://bucket/folder/file"), or a file of a commit ("hf://…@…/file").
         name: path relative to the fixed folder of the pattern that matched it.
         bytes: size as stored.
         digest: of a file of the hub, the hash that the hub states for it; "" of others.
@@ -90,8 +90,8 @@ class SourceFile:
         """Returns a local path; a remote object is fetched once into the cache of this machine."""
         if "://" not in self.path:
             return self.path
-        if hub.is_dataset(self.path):
-            return hub.local_copy(hub.parse(self.path), self.bytes, self.digest)
+        if hub.is_hub(self.path):
+            return hub.local_copy(hub.parse_any(self.path), self.bytes, self.digest)
         return Store(self.path.removesuffix(f"/{self.name}")).local(self.name)
 
     @contextlib.contextmanager
@@ -114,7 +114,7 @@ class SourceFile:
 
 
 class DatasetFiles(NamedTuple):
-    """Files of a dataset of the hub that a stage reads: their pattern, and what returns the files of such a pattern."""
+    """Files of the hub that a stage reads: their pattern or address, and what returns its files."""
 
     path: str
     find: Callable[[str], Sequence[SourceFile]]
@@ -133,7 +133,7 @@ def find(pattern: str, setting: str) -> list[SourceFile]:
         StoreError, TransientError: the object store or hub cannot be used, or did not answer.
     """
     folder = _fixed_folder(pattern)
-    if hub.is_dataset(pattern):
+    if hub.is_hub(pattern):
         files = list(_of_dataset(hub.parse(pattern)))
     elif "://" in pattern:
         files = list(_objects(folder, pattern.removeprefix(f"{folder}/")))
@@ -144,6 +144,16 @@ def find(pattern: str, setting: str) -> list[SourceFile]:
     if not files:
         raise InputError(f'the pattern "{pattern}" of {setting} matches no file below {folder}', "correct it")
     return sorted(files, key=lambda file: file.name)
+
+
+def model_file(address: str) -> list[SourceFile]:
+    """Returns the file of a model of the hub that an address with a commit names, as the only item.
+
+    Raises:
+        InputError, TransientError: see `tasks.core.hub.model_file`.
+    """
+    file = hub.model_file(hub.parse_model(address))
+    return [SourceFile(address, os.path.basename(file.path), file.bytes, file.digest)]
 
 
 def _fixed_folder(pattern: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks.core.artifact import EXTERNAL, Artifact
-from tasks.core.hub import is_dataset
+from tasks.core.hub import is_hub
 from tasks.formats.tokens.exposure import origin_ref
 from tasks.run.dossier.corpus import WEB, Corpus
 from tasks.run.result import Json
@@ -139,7 +139,7 @@ def _files(artifacts: Mapping[str, Artifact], corpus: Corpus) -> list[Json]:
     refs = extracted.record.inputs if extracted else ()
     named = {ref.role: ref.address.removeprefix(EXTERNAL) for ref in refs}
     # That of a dataset of the hub has the commit that was read.
-    paths |= {name: path for name in paths if is_dataset(path := named.get(f"{FILES}{name}", ""))}
+    paths |= {name: path for name in paths if is_hub(path := named.get(f"{FILES}{name}", ""))}
     return [
         {
             "name": name,

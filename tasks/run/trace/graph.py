@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from tasks.core.artifact import EXTERNAL, Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.core.groups import group_refs
-from tasks.core.hub import is_dataset
+from tasks.core.hub import is_hub
 from tasks.core.store import Store
 from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.documents.document import CONTAMINATION, MATCHES, PARAGRAPHS, REPEATS
@@ -287,7 +287,7 @@ class LineageReader:
         """Addresses of the datasets of the hub that were extracted, by source."""
         refs = self.artifacts["extracted"].record.inputs if "extracted" in self.artifacts else ()
         addresses = {ref.role.removeprefix("files:"): ref.address.removeprefix(EXTERNAL) for ref in refs}
-        return {source: address for source, address in addresses.items() if is_dataset(address)}
+        return {source: address for source, address in addresses.items() if is_hub(address)}
 
     def contents(self, part: str, doc_id: str) -> Contents:
         """Returns the contents of one document of a part; repeats and chunks are in document order."""

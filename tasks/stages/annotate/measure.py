@@ -114,6 +114,8 @@ def _commit(
     part.count_in(len(ids))
     part.table(KIND, table.combine_chunks())
     part.metric(POISON, len(ids) - table.column(_ERROR.name).null_count)
+    for name, value in author.summary(column.combine_chunks()).items():
+        part.metric(f"{group}/{name}", value)
     return commit_part(work.extracted.store, work.folders[group], work.fingerprints[group], part.record(conserved=True))
 
 

@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from tasks.core import parquet
+from tasks.core import hub, parquet
+from tasks.core.artifact import EXTERNAL as OUTSIDE
 from tasks.core.artifact import Artifact, InputRef, fingerprint
 from tasks.core.commit import commit
 from tasks.core.config import Config, changes, sha256_of_json
@@ -36,7 +37,8 @@ from tasks.core.part import POISON
 from tasks.core.stage import Inputs, Output, Report, total
 from tasks.filters.base import Annotator
 from tasks.filters.catalogue import annotator
-from tasks.formats.hooks import Hooks
+from tasks.formats.documents.external_files import DatasetFiles, model_file
+from tasks.formats.hooks import External, Hooks
 from tasks.stages.annotate import AnnotateConfig
 from tasks.stages.annotate.measure import Pass, measure_part, models_of, reads_of
 
@@ -79,10 +81,26 @@ class RequestedGroup:
         return self.group.annotator
 
 
-def external(config: AnnotateConfig) -> dict[str, list[str]]:
-    """Returns the paths of external files that annotators read, by role `annotator:<name>`."""
+def external(config: AnnotateConfig) -> dict[str, External]:
+    """Returns the external files that annotators read, by role `annotator:<name>`: paths, or a file of the hub."""
     paths_by_name = {name: annotator(name, config.settings[name]).external() for name in config.use}
-    return {f"{EXTERNAL}{name}": paths for name, paths in paths_by_name.items() if paths}
+    return {f"{EXTERNAL}{name}": _external(paths) for name, paths in paths_by_name.items() if paths}
+
+
+def _external(paths: list[str]) -> External:
+    return DatasetFiles(paths[0], model_file) if hub.is_hub(paths[0]) else list(paths)
+
+
+def at_commits(config: AnnotateConfig, inputs: Inputs) -> AnnotateConfig:
+    """Returns the settings for workers: files of the hub at the commits that the run has resolved."""
+    settings = dict(config.settings)
+    for name in config.use:
+        ref = inputs.external.get(f"{EXTERNAL}{name}")
+        pinned = ref.address.removeprefix(OUTSIDE) if ref else ""
+        if hub.is_hub(pinned):
+            (address,) = annotator(name, settings[name]).external()
+            settings[name] = {key: pinned if value == address else value for key, value in settings[name].items()}
+    return config.model_copy(update={"settings": settings})
 
 
 def code(config: AnnotateConfig) -> dict[str, str]:
@@ -115,7 +133,13 @@ def run(config: AnnotateConfig, inputs: Inputs, output: Output, engine: Engine) 
     _write_index(groups, existing, output)
     refs = tuple(ref_to(existing[name], name) for name in groups)
     counts = {"groups_measured": float(len(missing)), "groups_taken_over": float(len(groups) - len(missing))}
-    return Report(metrics=counts, note=note, inputs=refs)
+    summed = {key: value for name in groups for key, value in _summary(existing[name], name)}
+    return Report(metrics=counts | summed, note=note, inputs=refs)
+
+
+def _summary(group: Artifact, name: str) -> list[tuple[str, float]]:
+    """Returns the sums of `Annotator.summary` over the parts of a group, by name of the metric."""
+    return [(key, value) for key, value in group.record.metrics.items() if key.startswith(f"{name}/")]
 
 
 def _output(output: Output, group: RequestedGroup) -> Output:
@@ -143,7 +167,7 @@ def _pass(
     models = {kind: artifact for current in annotators for kind, artifact in models_of(current, inputs).items()}
     folders = {name: (existing.get(name) or missing[name]).address.path for name in config.use}
     fingerprints = {name: group_output.fingerprint for name, group_output in missing.items()}
-    return Pass(config, inputs["extracted"].folder, models, folders, fingerprints, output.attempt)
+    return Pass(at_commits(config, inputs), inputs["extracted"].folder, models, folders, fingerprints, output.attempt)
 
 
 def _measure(work: Pass, parts: Sequence[str], missing: Mapping[str, Output], output: Output, engine: Engine) -> None:

@@ -28,7 +28,7 @@ PLACEHOLDERS = {"{stdlib}": "stdlib", "{site_packages}": "purelib"}
 
 
 def _absolute(path: str) -> str:
-    if hub.is_dataset(path):
+    if hub.is_hub(path):
         try:
             hub.parse(path)
         except InputError as error:

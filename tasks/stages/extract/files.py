@@ -78,10 +78,10 @@ def _crawled(unit: InputUnit, crawl: CrawledFile, config: ExtractConfig, quick: 
 
 def _url(unit: InputUnit) -> str:
     name = unit.file.name
-    if hub.is_dataset(unit.file.path):
+    if hub.is_hub(unit.file.path):
         # Without the commit: a row that the next commit has unchanged is the same document.
         path = hub.parse(unit.file.path)
-        name = f"{path.dataset}/{path.path}"
+        name = f"{path.name}/{path.path}"
     return f"file://{unit.source.name}/{_quoted(name)}"
 
 

@@ -168,7 +168,7 @@ def external(config: ExtractConfig) -> dict[str, External]:
 
 def _external(source: FileSource) -> External:
     """Returns the local paths of a source, or the dataset or the table that it is."""
-    if hub.is_dataset(source.path):
+    if hub.is_hub(source.path):
         return DatasetFiles(source.path, lambda path: find_files(source.model_copy(update={"path": path})))
     return source.table() or [file.local() for file in find_files(source)]
 
@@ -181,7 +181,7 @@ def _pinned(config: ExtractConfig, inputs: Inputs) -> Iterator[FileSource]:
     """Yields the file sources, datasets at the commit that the run has resolved."""
     for source in config.files:
         ref = inputs.external.get(_role(source))
-        if ref is not None and hub.is_dataset(source.path):
+        if ref is not None and hub.is_hub(source.path):
             yield source.model_copy(update={"path": ref.address.removeprefix(EXTERNAL)})
         else:
             yield source
@@ -191,7 +191,7 @@ def license_refs(config: ExtractConfig, inputs: Inputs) -> tuple[InputRef, ...]:
     """Returns what the cards of datasets state as their license, for the record; not part of the fingerprint."""
     refs = []
     for source in _pinned(config, inputs):
-        if hub.is_dataset(source.path) and (stated := hub.license_of(hub.parse(source.path))):
+        if hub.is_hub(source.path) and (stated := hub.license_of(hub.parse(source.path))):
             digest = sha256_of_json(stated)
             address = f"{EXTERNAL}{stated}"
             refs.append(InputRef(role=f"{LICENSE}{source.name}", address=address, fingerprint=digest, content=digest))

@@ -66,9 +66,9 @@ def external(config: ExamplesConfig) -> dict[str, External]:
     datasets = {
         _role(number): DatasetFiles(pattern, _found)
         for number, pattern in enumerate(config.files)
-        if hub.is_dataset(pattern)
+        if hub.is_hub(pattern)
     }
-    patterns = [pattern for pattern in config.files if not hub.is_dataset(pattern)]
+    patterns = [pattern for pattern in config.files if not hub.is_hub(pattern)]
     return {"files": [file.path for pattern in patterns for file in _found(pattern)], **datasets}
 
 
