@@ -211,7 +211,8 @@ class LanguageLabels(Annotator):
 
         measured = fields(column.drop_null())
         close = is_close(measured)
-        found = Counter(_group_of(*pair) for pair in zip(measured["label"][close], measured["second"][close]))
+        pairs = zip(measured["label"][close], measured["second"][close], strict=True)
+        found = Counter(_group_of(*pair) for pair in pairs)
         mixed = int(np.count_nonzero(measured["other_share"] > _MIXED))
         return {"close": int(close.sum()), "mixed": mixed} | {f"close/{name}": found[name] for name in sorted(found)}
 
@@ -250,12 +251,12 @@ class LanguageLabels(Annotator):
         codes = self._codes
         for row, labels, scores in zip(rows, *found, strict=True):
             label = codes[labels[0]]
+            results[row] = _Prediction(label, _probability(scores[0]))
             # Two labels may be one language, as "cmn_Hans" and "cmn_Hant" are.
             others = (place for place in range(1, len(labels)) if codes[labels[place]] != label)
-            second = ()
             if place := next(others, 0):
-                second = (codes[labels[place]], _probability(scores[place]))
-            results[row] = _Prediction(label, _probability(scores[0]), *second)
+                second = {"second": codes[labels[place]], "second_score": _probability(scores[place])}
+                results[row] = results[row]._replace(**second)
         return results
 
 
@@ -312,7 +313,7 @@ def _probability(score: float) -> float:
 
 
 def _group_of(one: str, other: str) -> str:
-    """Returns the name of the group that two languages belong to, "other" if there is none.
+    """Returns the name of the group of `CONFUSABLE` that two languages belong to, "other" if there is none.
 
     >>> _group_of("sr", "hr"), _group_of("en", "de")
     ('bs-hr-sh-sr', 'other')

@@ -1,7 +1,7 @@
-"""Inputs from outside the store: files that settings name, datasets of the Hugging Face hub, tables of lakes, and code.
+"""Inputs from outside the store: files that settings name, files of the Hugging Face hub, tables of lakes, and code.
 
-A file enters by name and hash. Files of the hub are read at one commit by all runs of a version, and enter by the hashes
-that the hub states, without a download. A table is read at one snapshot, which is its content. Code enters by
+A file enters by name and hash. Files of the hub are read at one commit by all runs of a version, and enter by the
+hashes that the hub states, without a download. A table is read at one snapshot, which is its content. Code enters by
 its own version.
 """
 

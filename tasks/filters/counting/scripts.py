@@ -59,7 +59,9 @@ def letters_by_script(texts: Sequence[str]) -> NDArray[np.int64]:
         codes = np.frombuffer("".join(some).encode("utf-32-le", "surrogatepass"), "<u4")
         kinds = _kinds()[np.minimum(codes, _PLAIN)]
         owners = np.repeat(np.arange(len(some)) * _KINDS, [len(text) for text in some])
-        counts[first : first + len(some)] = np.bincount(owners + kinds, minlength=len(some) * _KINDS).reshape(-1, _KINDS)
+        counts[first : first + len(some)] = np.bincount(owners + kinds, minlength=len(some) * _KINDS).reshape(
+            -1, _KINDS
+        )
     return counts.reshape(-1, 2, _CAPITAL)[:, :, 1 : len(SCRIPTS) + 1]
 
 

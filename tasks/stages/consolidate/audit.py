@@ -32,6 +32,7 @@ SAMPLE = pa.schema(
 _CHARS = 1500
 _URL_CHARS = 300
 _HOSTS = 30
+_PAIRS = 20
 _UNITS = ((1, "B"), (10**3, "kB"), (10**6, "MB"), (10**9, "GB"), (10**12, "TB"))
 
 
@@ -80,7 +81,7 @@ def merge(tables: Iterable[pa.Table], most: int) -> pa.Table:
     return merged
 
 
-def page(funnel: pa.Table, hosts: pa.Table, sampled: pa.Table) -> bytes:
+def page(funnel: pa.Table, hosts: pa.Table, pairs: pa.Table, sampled: pa.Table) -> bytes:
     """Returns the page as HTML in UTF-8, without scripts and external resources.
 
     It has neither recipe name nor version, so that the same documents give the same bytes under any name.
@@ -102,6 +103,11 @@ def page(funnel: pa.Table, hosts: pa.Table, sampled: pa.Table) -> bytes:
             for row in hosts.slice(0, _HOSTS).to_pylist()
         ],
         "most_hosts": _HOSTS,
+        "pairs": [
+            (f"{row['language']} or {row['second']}", row["documents"], row["kept"],
+             _share(row["kept"], row["documents"]))
+            for row in pairs.slice(0, _PAIRS).to_pylist()
+        ],
         "samples": [
             (reason or KEPT, [_document(row) for row in rows], counts.get(reason, 0))
             for reason, rows in sorted(by_reason.items())

@@ -9,9 +9,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
+
+from tasks.filters.base import fields
+from tasks.filters.language import is_close
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,6 +45,16 @@ HOSTS = pa.schema(
         pa.field("kept_bytes", pa.int64(), nullable=False),
     ]
 )
+
+PAIRS = pa.schema(
+    [
+        pa.field("language", pa.string(), nullable=False),
+        pa.field("second", pa.string(), nullable=False),
+        pa.field("documents", pa.int64(), nullable=False),
+        pa.field("kept", pa.int64(), nullable=False),
+    ]
+)
+"""Documents whose second language is nearly as probable as their language (`tasks.filters.language.is_close`)."""
 
 _KEYS = FUNNEL.names[:-2]
 
@@ -92,6 +106,29 @@ def add_hosts(tables: Iterable[pa.Table]) -> pa.Table:
     summed = rows.group_by("host").aggregate([(name, "sum") for name in HOSTS.names[1:]])
     renamed = summed.rename_columns(HOSTS.names).cast(HOSTS)
     return renamed.sort_by([("documents", "descending"), ("host", "ascending")]).combine_chunks()
+
+
+def count_pairs(language: pa.StructArray, kept: pa.Array) -> pa.Table:
+    """Counts documents whose second language is close; returns a table of PAIRS.
+
+    Args:
+        language: the column of the annotator `language`; null where it failed.
+        kept: whether each document is kept.
+    """
+    known = language.is_valid()
+    measured, is_kept = fields(language.filter(known)), kept.filter(known).cast(pa.int64())
+    rows = pa.array(np.flatnonzero(is_close(measured)), pa.int64())
+    columns = [pa.array(measured[name], pa.string()).take(rows) for name in ("label", "second")]
+    return add_pairs([pa.table([*columns, pa.array([1] * len(rows), pa.int64()), is_kept.take(rows)], PAIRS.names)])
+
+
+def add_pairs(tables: Iterable[pa.Table]) -> pa.Table:
+    """Returns the sum of several tables of PAIRS, sorted by descending documents, then by language."""
+    rows = pa.concat_tables([PAIRS.empty_table(), *(table.cast(PAIRS) for table in tables)])
+    summed = rows.group_by(PAIRS.names[:2]).aggregate([(name, "sum") for name in PAIRS.names[2:]])
+    renamed = summed.rename_columns(PAIRS.names).cast(PAIRS)
+    order = [("documents", "descending"), ("language", "ascending"), ("second", "ascending")]
+    return renamed.sort_by(order).combine_chunks()
 
 
 def totals(funnel: pa.Table, keys: Sequence[str]) -> list[dict[str, Any]]:

@@ -14,9 +14,10 @@ before any other rule, regardless of their source, and appear on no page. Writes
     replaced/<part>.parquet  documents of earlier versions that this version replaces (`resolve.REPLACED`)
     funnel.parquet           source x language x step x reason x tier: documents and bytes (`funnel`)
     hosts.parquet            documents and kept documents per host
+    language_pairs.parquet   documents whose second language is close, by pair
     audit.html               sample documents of every verdict
     duplicates.html, .json   dedup's audit with texts (`duplicates_page`)
-    counts/ hosts/ samples/ copies/ withheld/  the tables of each part
+    counts/ hosts/ pairs/ samples/ copies/ withheld/  the tables of each part
 
 Reasons are ordered by filter, then contamination, repeated paragraphs, and duplication. Duplicates are resolved after
 filtering (`resolve`), so that a filtered or contaminated document is never the keeper of one that passes.
@@ -51,8 +52,10 @@ from tasks.stages.consolidate.funnel import (
     UNCHANGED,
     add,
     add_hosts,
+    add_pairs,
     count,
     count_hosts,
+    count_pairs,
     csv_of,
     draw,
     filter_losses,
@@ -133,11 +136,12 @@ def _write_whole(config: ConsolidateConfig, aligned: AlignedParts, names: list[s
         return
     funnel = add(aligned.own(f"counts/{name}.parquet") for name in names)
     hosts = add_hosts(aligned.own(f"hosts/{name}.parquet") for name in names)
+    pairs = add_pairs(aligned.own(f"pairs/{name}.parquet") for name in names)
     sampled = audit.merge((aligned.own(f"samples/{name}.parquet") for name in names), config.samples)
     with output.part("whole", conserved=False) as part:
-        for path, table in (("funnel.parquet", funnel), ("hosts.parquet", hosts)):
+        for path, table in (("funnel.parquet", funnel), ("hosts.parquet", hosts), ("language_pairs.parquet", pairs)):
             part.write_table(path, table)
-        part.write("audit.html", audit.page(funnel, hosts, sampled))
+        part.write("audit.html", audit.page(funnel, hosts, pairs, sampled))
         duplicates_page.write_page(aligned, part, names)
 
 
@@ -160,6 +164,8 @@ def consolidate_part(
     )
     _write_rejected(config, part, documents, judged, results)
     _write_counts(aligned, part, documents, results)
+    pairs = [count_pairs(judged.column("language").combine_chunks(), is_kept)] if "language" in aligned.groups else []
+    part.table("pairs", add_pairs(pairs), out=False)
     _write_samples(config, part, documents, judged, results.reasons)
     duplicates_page.write_copies(config, aligned, part, documents, judged, results.first, taken_down)
 

@@ -15,7 +15,7 @@ from tasks.filters.batch import DocumentBatch
 from tasks.filters.catalogue import annotator
 from tasks.stages.consolidate.audit import SAMPLE, choose, merge, page, samples
 from tasks.stages.consolidate.config import ConsolidateConfig
-from tasks.stages.consolidate.funnel import FUNNEL, HOSTS
+from tasks.stages.consolidate.funnel import FUNNEL, HOSTS, PAIRS
 from tests.tasks.stages.consolidate.test_stage import consolidate, text
 from tests.tasks.stages.dedup.made import document, rows_of
 
@@ -105,7 +105,7 @@ def test_the_sample_of_a_million_line_document_is_short() -> None:
     assert found.nbytes < 10_000
     assert json.loads(found.column("measured")[0].as_py())["c4"]["dropped_lines"] == 1_000_000
     hosts = pa.table([["h" * 100_000], [1], [1], [1]], schema=HOSTS)
-    shown = page(FUNNEL.empty_table(), hosts, found).decode()
+    shown = page(FUNNEL.empty_table(), hosts, PAIRS.empty_table(), found).decode()
     assert len(shown) < 10_000
     assert "dropped_lines 1,000,000" in shown
     assert "sentences 0" in shown
@@ -124,8 +124,23 @@ def test_documents_are_gold_by_their_marks_or_their_source(tmp_path: Path) -> No
 def test_languages_are_listed_by_their_documents_whether_kept_or_not() -> None:
     ended = [("web", "de", "kept", "", "silver", 2, 9), ("web", "fr", "language", "language_other", "", 5, None)]
     rows = [dict(zip(FUNNEL.names, row, strict=True)) for row in ended]
-    shown = page(pa.Table.from_pylist(rows, schema=FUNNEL), HOSTS.empty_table(), SAMPLE.empty_table()).decode()
+    tables = (HOSTS.empty_table(), PAIRS.empty_table(), SAMPLE.empty_table())
+    shown = page(pa.Table.from_pylist(rows, schema=FUNNEL), *tables).decode()
     assert 0 < shown.index(">fr<") < shown.index(">de<")
+
+
+def test_documents_between_two_languages_are_listed_by_pair(tmp_path: Path) -> None:
+    def measured(label: str, second: str, second_score: float) -> dict[str, dict[str, object]]:
+        return {"language": {"label": label, "score": 0.6, "second": second, "second_score": second_score}}
+
+    found = [("hr", "sr", 0.3), ("hr", "sr", 0.4), ("hr", "sr", 0.29), ("id", "ms", 0.6), ("en", "und", 0.0)]
+    rows = [document(text(seed), f"{seed}", measured=measured(*one), poor=seed == 0) for seed, one in enumerate(found)]
+    made = consolidate(tmp_path, rows)
+    assert [tuple(row.values()) for row in made.table("language_pairs.parquet").to_pylist()] == [
+        ("hr", "sr", 2, 1),
+        ("id", "ms", 1, 1),
+    ]
+    assert b"<td>hr or sr<td class=n>2<td class=n>1<td class=n>50.0%" in made.read("audit.html")
 
 
 def test_documents_of_each_host_are_counted(tmp_path: Path) -> None:
@@ -160,6 +175,6 @@ def test_the_bytes_of_the_page_are_unchanged() -> None:
     def table(schema: pa.Schema, rows: list[tuple[object, ...]]) -> pa.Table:
         return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema=schema)
 
-    shown = page(table(FUNNEL, ended), table(HOSTS, hosts), table(SAMPLE, documents))
-    empty = page(FUNNEL.empty_table(), HOSTS.empty_table(), SAMPLE.empty_table())
+    shown = page(table(FUNNEL, ended), table(HOSTS, hosts), PAIRS.empty_table(), table(SAMPLE, documents))
+    empty = page(*(schema.empty_table() for schema in (FUNNEL, HOSTS, PAIRS, SAMPLE)))
     assert [hashlib.sha256(one).hexdigest()[:16] for one in (shown, empty)] == ["bcca32c615e55422", "9c263da7bc6a19a0"]

@@ -71,7 +71,7 @@ def document(text: str, name: str = "", **more: Any) -> dict[str, Any]:
 def _measured(row: dict[str, Any]) -> dict[str, Any]:
     """Returns the findings of each annotator."""
     found: dict[str, dict[str, Any]] = {
-        "language": {"label": row["language"], "score": row["language_score"]},
+        "language": {"label": row["language"], "score": row["language_score"], "second": "und"},
         "gopher_quality": _POOR if row["poor"] else _PROSE,
         "gopher_repetition": {},
         "prose_score": {"score": row["prose_score"]},
