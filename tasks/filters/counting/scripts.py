@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 SCRIPTS = (
-    *("OTHER LATIN GREEK CYRILLIC ARMENIAN HEBREW ARABIC DEVANAGARI BENGALI GURMUKHI GUJARATI ORIYA TAMIL").split(),
-    *("TELUGU KANNADA MALAYALAM SINHALA THAI LAO TIBETAN MYANMAR GEORGIAN HANGUL ETHIOPIC KHMER HAN KANA").split(),
+    *["OTHER", "LATIN", "GREEK", "CYRILLIC", "ARMENIAN", "HEBREW", "ARABIC", "DEVANAGARI", "BENGALI", "GURMUKHI", "GUJARATI", "ORIYA", "TAMIL"],
+    *["TELUGU", "KANNADA", "MALAYALAM", "SINHALA", "THAI", "LAO", "TIBETAN", "MYANMAR", "GEORGIAN", "HANGUL", "ETHIOPIC", "KHMER", "HAN", "KANA"],
 )
 _OTHER_NAMES = {"CJK": "HAN", "HIRAGANA": "KANA", "KATAKANA": "KANA", "HALFWIDTH": "KANA", "FULLWIDTH": "LATIN"}
 
@@ -46,8 +46,7 @@ def _kinds() -> NDArray[np.uint8]:
 
 
 def letters_by_script(texts: Sequence[str]) -> NDArray[np.int64]:
-    """Returns the numbers of letters, shape (n_texts, 2, n_scripts): of small letters and those without case, and of
-    capitals.
+    """Returns the numbers of letters of each text, shape (n_texts, 2, n_scripts): first not capital, then capital ones.
 
     >>> counts = letters_by_script(["Ab, Ж!"])
     >>> [counts[0, case, SCRIPTS.index(script)].item() for case in (0, 1) for script in ("LATIN", "CYRILLIC")]

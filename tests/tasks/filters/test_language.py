@@ -3,19 +3,28 @@
 import io
 import json
 import os
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from tasks.core.errors import InputError
+from tasks.core import hub as client
+from tasks.core.artifact import ArtifactId, InputRef
+from tasks.core.errors import InputError, TransientError
+from tasks.core.stage import Inputs
+from tasks.core.store import Store
+from tasks.filters import language as language_module
 from tasks.filters.batch import DocumentBatch
-from tasks.filters.language import LanguageLabels, code_of
+from tasks.filters.language import CONFUSABLE, Language, LanguageLabels, code_of
 from tasks.filters.learned.fasttext import labels_of
 from tasks.filters.pretrained import model_folder
+from tasks.run.outside import external_refs
 from tasks.stages.annotate import AnnotateConfig, stage
 from tests.conftest import file_refs
+from tests.tasks.trainer.interchange.hub_server import COMMIT, NAME, HubServer
 
 
 def prepared(**given: Any) -> LanguageLabels:
@@ -102,6 +111,106 @@ def test_paragraphs_have_their_own_labels(language: LanguageLabels) -> None:
     (found,) = prepared(paragraphs=True).annotate(DocumentBatch([text])).field("paragraphs").to_pylist()
     assert [one["label"] for one in found] == ["en", "de"]
     assert [text[one["start"] : one["end"]] for one in found] == [english.strip(), german.strip()]
+
+
+def test_text_in_capitals_is_recognised_as_well_as_in_small_letters(
+    language: LanguageLabels, shared_data: Path
+) -> None:
+    held = rows(shared_data / "langid" / "genesis_verses.jsonl.zst")[::3]
+    small = labels(language, *(row["text"].lower() for row in held))
+    capital = labels(language, *(row["text"].upper() for row in held))
+    # Without small letters a third of them is recognized. ß and the Greek final s do not come back.
+    assert sum(map(str.__eq__, small, capital)) / len(held) >= 0.99
+
+
+class Recorder:
+    """In place of a fastText model: records the lines that it is asked about."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def predict(self, lines: list[str], k: int = 1) -> tuple[list[list[str]], list[list[float]]]:
+        self.lines += lines
+        return [["__label__en"]] * len(lines), [[1.0]] * len(lines)
+
+
+def test_only_text_mostly_in_capitals_is_read_in_small_letters(language: LanguageLabels) -> None:
+    unchanged = [
+        "BREAKING NEWS TODAY: the river ran down to the valley",
+        "HTMLとCSSとJSでウェブページを作る方法について",  # capitals, but most letters have no case
+        "\u13e3\u13b3\u13a9 \u13a6\u13ec\u13c2\u13af\u13cd\u13d7",  # Cherokee: all of it is capitals to Unicode
+        "Der Fluss Floss Hinab Ins Tal",
+    ]
+    recorder = Recorder()
+    language._model = recorder
+    labels(language, *unchanged, "THE RIVER RAN, said he", "РЕКА ТЕЧЕТ", "THE RIVER 2026 WWW")
+    assert recorder.lines[: len(unchanged)] == unchanged
+    assert recorder.lines[len(unchanged) :][:3] == ["the river ran, said he", "река течет", "the river 2026 www"]
+
+
+def test_the_second_language_and_its_probability_are_measured(language: LanguageLabels) -> None:
+    texts = ["Sva ljudska bića rađaju se slobodna i jednaka u dostojanstvu i pravima.", "The river ran down.", "12"]
+    found = language.annotate(DocumentBatch(texts)).to_pylist()
+    assert {found[0]["label"], found[0]["second"]} <= set(["bs", "hr", "sh", "sr"])
+    assert 0 < found[0]["second_score"] <= found[0]["score"]
+    assert found[1]["second_score"] < 0.1
+    assert (found[2]["second"], found[2]["second_score"]) == ("und", 0.0)
+
+
+ENGLISH_LINE, GERMAN_LINE = (
+    "The river ran down to the valley of stones, and people lived there.",
+    "Der Fluss floss hinab ins Tal, und die Menschen wohnten dort lange.",
+)
+
+
+def shares(language: LanguageLabels, *texts: str) -> list[float]:
+    found: list[float] = language.annotate(DocumentBatch(texts)).field("other_share").to_pylist()
+    return [round(share, 3) for share in found]
+
+
+def test_the_share_of_lines_in_another_language_is_measured(language: LanguageLabels) -> None:
+    thai = "แม่น้ำไหลลงสู่หุบเขาและผู้คนอาศัยอยู่ที่นั่นมานานหลายปีแล้ว"
+    texts = {
+        "\n".join([ENGLISH_LINE] * 60): (0.0, 0.0),
+        "\n".join([ENGLISH_LINE] * 30 + [GERMAN_LINE] * 30): (0.4, 0.6),
+        "\n".join([ENGLISH_LINE] * 45 + [thai] * 15): (0.15, 0.35),
+        "\n".join([thai] * 60): (0.0, 0.0),
+        "\n".join(["Home", "Über uns", "Contact"] * 60): (0.0, 0.0),  # lines that are too short to be judged
+        "12 34": (0.0, 0.0),
+    }
+    for share, (least, most) in zip(shares(language, *texts), texts.values(), strict=True):
+        assert least <= share <= most
+
+
+def test_lines_in_a_language_that_models_confuse_with_the_label_are_no_other_ones(language: LanguageLabels) -> None:
+    (share,) = shares(
+        language, "\n".join(["Sva ljudska bića rađaju se slobodna i jednaka u dostojanstvu i pravima."] * 40)
+    )
+    assert share == 0
+
+
+def test_an_unmixed_document_needs_three_lines_and_one_of_any_length_no_more(language: LanguageLabels) -> None:
+    recorder = Recorder()
+    language._model = recorder
+    shares(language, f"{ENGLISH_LINE} " * 50_000)
+    assert len(recorder.lines) == 1 + 3
+    assert max(map(len, recorder.lines[1:])) <= 60
+
+
+def test_documents_with_too_many_other_lines_are_dropped_if_a_limit_is_set(language: LanguageLabels) -> None:
+    mixed = "\n".join([ENGLISH_LINE] * 30 + [GERMAN_LINE] * 30)
+    assert Language().verdict(mixed) is None
+    assert Language(max_other_share=0.3).verdict(mixed) == "language_mixed"
+    assert Language(max_other_share=0.3).verdict(ENGLISH_LINE * 30) is None
+
+
+def test_the_report_counts_documents_between_two_languages_by_group_and_mixed_ones() -> None:
+    measured = [("hr", 0.5, "sr", 0.3, 0.0), ("sr", 0.5, "bs", 0.25, 0.5), ("en", 0.5, "tr", 0.4, 0.25)]
+    measured += [("id", 0.9, "ms", 0.1, 0.0), ("und", 0.0, "und", 0.0, 0.0)]
+    names = ("label", "score", "second", "second_score", "other_share")
+    column = pa.array([*(dict(zip(names, row, strict=True)) for row in measured), None], LanguageLabels().type())
+    assert LanguageLabels().summary(column) == {"close": 3, "mixed": 1, "close/bs-hr-sh-sr": 2, "close/other": 1}
+    assert len(CONFUSABLE) < 20
 
 
 def test_a_missing_model_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -194,3 +303,101 @@ def test_a_replaced_file_at_the_same_path_is_another_model(trained: Path, tmp_pa
 )
 def test_labels_are_mapped_to_our_codes(label: str, code: str) -> None:
     assert code_of(label) == code
+
+
+@pytest.fixture
+def hub(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    """A model of the hub with `v3/model.bin`."""
+    (tmp_path / "published" / "v3").mkdir(parents=True)
+    (tmp_path / "published" / "v3" / "model.bin").write_bytes((trained / "tiny.bin").read_bytes())
+    monkeypatch.setenv("SLUICE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(client, "PAUSES_S", (0.0,))
+    language_module._stated.cache_clear()
+    with HubServer(tmp_path / "published") as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        yield server
+
+
+MODEL = f"hf://{NAME}@main/v3/model.bin"
+
+
+def resolved(folder: Path, address: str = MODEL) -> tuple[str, InputRef]:
+    """Returns the address that workers get, and the reference that is part of the fingerprint."""
+    config = AnnotateConfig(use=("language",), settings={"language": {"model": address}})
+    (ref,) = external_refs(stage.HOOKS, config, Store(str(folder)), ArtifactId("mine/attributes", "1"))
+    return stage.at_commits(config, Inputs({}, [ref])).settings["language"]["model"], ref
+
+
+def test_a_model_of_the_hub_is_read_at_one_commit_and_fetched_once(hub: HubServer, tmp_path: Path) -> None:
+    address, ref = resolved(tmp_path / "store")
+    assert address == f"hf://{NAME}@{COMMIT}/v3/model.bin"
+    assert ref.address == f"external:{address}"
+    assert not hub.fetched("model.bin")  # the hash that the hub states is part of the fingerprint
+    for _ in range(2):
+        assert labels(prepared(model=address), GERMAN, ENGLISH, CHINESE) == ["de", "en", "zh"]
+    assert len(hub.fetched("model.bin")) == 1
+
+
+def test_other_bytes_of_a_model_of_the_hub_are_another_input_and_another_commit_is_not(
+    hub: HubServer, trained: Path, tmp_path: Path
+) -> None:
+    _, first = resolved(tmp_path / "a")
+    hub.commit = COMMIT[::-1]
+    _, same = resolved(tmp_path / "b")
+    (hub.folder / "v3" / "model.bin").write_bytes((trained / "tiny.ftz").read_bytes())
+    _, other = resolved(tmp_path / "c")
+    assert first.content == same.content != other.content
+    assert first.address != same.address
+
+
+def test_a_model_that_arrives_with_other_bytes_is_refused(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = f"hf://{NAME}@{COMMIT}/v3/model.bin"
+    language_module._stated(address)
+    path = hub.folder / "v3" / "model.bin"
+    path.write_bytes(path.read_bytes()[::-1])
+    with pytest.raises(
+        TransientError, match=r"v3/model.bin arrived with .* the hash .*, not the .* that the hub states"
+    ):
+        prepared(model=address)
+
+
+def test_a_machine_without_a_network_is_told_what_to_do(hub: HubServer) -> None:
+    hub.refused = 503
+    with pytest.raises(
+        TransientError, match=r"the hub did not answer .* copy the file to it, and name its path in annotate"
+    ):
+        prepared(model=f"hf://{NAME}@{COMMIT}/v3/model.bin")
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("hf://ink", "does not name a file of a model"),
+        ("hf://ink/pot@v1", "does not name a file of a model"),
+        ("hf://ink/pot/", "does not name a file of a model"),
+        ("hf://datasets/ink/pot/model.bin", "does not name a file of a model"),
+    ],
+)
+def test_an_address_that_is_no_file_of_a_model_is_refused_with_the_recipe(model: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        AnnotateConfig(use=("language",), settings={"language": {"model": model}})
+
+
+def test_a_file_that_the_model_lacks_is_named_with_those_that_it_has(hub: HubServer, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"model_v9.bin: the model has no such file. It has: v3/model.bin"):
+        resolved(tmp_path, f"hf://{NAME}/model_v9.bin")
+
+
+def test_threads_of_a_process_load_a_model_once(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fasttext
+
+    loaded, load = [], fasttext.load_model
+    monkeypatch.setattr(fasttext, "load_model", lambda path: loaded.append(path) or load(path))
+    copy = tmp_path / "model.bin"
+    copy.write_bytes((trained / "tiny.bin").read_bytes())
+    threads = [threading.Thread(target=prepared, kwargs={"model": str(copy)}) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert loaded == [str(copy)]

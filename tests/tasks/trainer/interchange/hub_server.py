@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 NAME, COMMIT = "ink/pot", "0123456789abcdef0123456789abcdef01234567"
 REVISIONS = ("main", "v1")
-LARGE = (".safetensors", ".parquet")
+LARGE = (".safetensors", ".parquet", ".bin")
 """Suffixes of files that are not in git itself."""
 _PAGE = 2
 """Files of a page of a listing."""
@@ -102,7 +102,8 @@ class _Handler(BaseHTTPRequestHandler):
             content = json.dumps(self._info()).encode()
             self._send(*((200, content, {}) if known else (404, b"", {"X-Error-Code": "RevisionNotFound"})))
         else:
-            self._send_file(request, self.server.folder / parts[-1], {"X-Repo-Commit": self.server.commit})
+            path = self.server.folder / "/".join(parts[4:])
+            self._send_file(request, path, {"X-Repo-Commit": self.server.commit})
 
     def _answer_dataset(self, request: Request, parts: list[str], *, is_api: bool) -> None:
         known = len(parts) == 2 or parts[3] in (*REVISIONS, COMMIT, self.server.commit)
@@ -141,11 +142,11 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(200, json.dumps(page).encode(), {"Content-Type": "application/json", **more})
 
     def _info(self) -> dict[str, Any]:
-        siblings = []
-        for path in sorted(self.server.folder.iterdir()):
+        siblings, root = [], self.server.folder
+        for path in sorted(path for path in root.rglob("*") if path.is_file()):
             data = path.read_bytes()
-            entry = {"rfilename": path.name, "size": len(data), "blobId": _git_hash(data)}
-            if path.suffix == ".safetensors":
+            entry = {"rfilename": str(path.relative_to(root)), "size": len(data), "blobId": _git_hash(data)}
+            if path.suffix in LARGE:
                 entry["lfs"] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 134}
             siblings.append(entry)
         return {"_id": "0", "id": NAME, "sha": self.server.commit, "siblings": siblings, "tags": [], "private": False}
@@ -156,7 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         data = path.read_bytes()
         headers = {"ETag": f'"{_git_hash(data)}"', "Accept-Ranges": "bytes", **headers}
-        if path.suffix == ".safetensors" and "X-Repo-Commit" in headers:
+        if path.suffix in LARGE and "X-Repo-Commit" in headers:
             linked = {"X-Linked-Etag": f'"{hashlib.sha256(data).hexdigest()}"', "X-Linked-Size": str(len(data))}
             headers |= linked
         status = 200
