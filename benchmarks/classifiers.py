@@ -20,7 +20,12 @@ which have the code of a language supported by common models, and verses of Gene
 
 - for each of the 100 languages: sentences, recall, precision among all sentences of the 100 languages, and the most
   frequent wrong label;
-- the accuracy on sentences truncated to their first 20, 50, 100 and 200 characters;
+- the accuracy on sentences truncated to their first 20, 50, 100 and 200 characters, and on sentences and verses in
+  capitals and in small letters;
+- for each group of languages that models confuse: sentences labeled as another of the group, and in how many of these
+  and of the others the second language is close;
+- for documents of 32 verses, of which a quarter, half or none are in another language: the measured share of such lines,
+  and how many documents have one above a quarter;
 - for sentences in the other languages: how many get a label, with which score.
 
 Writes `languages.json` if the model is lid.176.
@@ -41,7 +46,7 @@ from benchmarks.harness import json_lines, keep, parser
 from tasks.core.engine import Engine
 from tasks.filters.base import Annotator, fields
 from tasks.filters.batch import DocumentBatch
-from tasks.filters.language import LanguageLabels
+from tasks.filters.language import CONFUSABLE, LanguageLabels, is_close
 from tasks.filters.learned.fasttext import FastText
 from tasks.filters.learned.signals import fit, matrix
 from tasks.filters.lexicon import Entries
@@ -66,6 +71,7 @@ _MIN_TOXIC, _MIN_COUNT = 0.95, 10
 _CUTS = (20, 50, 100, 200)
 _SURE = (0.3, 0.5, 0.8)
 _WELL, _BADLY = 0.9, 0.5
+_VERSES, _MIXED = 32, 0.25
 
 
 def agreement(good: np.ndarray, scores: Sequence[float] | np.ndarray) -> dict[str, float]:
@@ -228,6 +234,57 @@ def by_language(gold: list[str], found: list[str]) -> dict[str, dict[str, Any]]:
     return table
 
 
+def in_case(language: LanguageLabels, gold: list[str], texts: list[str]) -> dict[str, float]:
+    """Returns the accuracy on texts in capitals and in small letters."""
+    return {
+        "capitals": _share(gold, labels(language, [text.upper() for text in texts])[0]),
+        "small_letters": _share(gold, labels(language, [text.lower() for text in texts])[0]),
+    }
+
+
+def confused(language: LanguageLabels, gold: list[str], texts: list[str]) -> dict[str, dict[str, int]]:
+    """Returns for each group of confusable languages the sentences, wrong ones within the group, and close ones."""
+    measured = fields(language.annotate(DocumentBatch(texts)))
+    close, found = is_close(measured), measured["label"]
+    table = {}
+    for group in CONFUSABLE:
+        own = np.array([one in group for one in gold])
+        wrong = own & np.isin(found.astype(str), group) & (found != np.array(gold, object))
+        if own.any():
+            table["-".join(group)] = {
+                "sentences": int(own.sum()),
+                "taken_for_another": int(wrong.sum()),
+                "of_these_close": int((wrong & close).sum()),
+                "others_close": int((own & ~wrong & close).sum()),
+            }
+    return {**table, "all": {"sentences": len(gold), "close": int(close.sum())}}
+
+
+def mixtures(language: LanguageLabels, verses: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Returns the measured share of other lines by the true share, over documents of verses in pairs of languages."""
+    by_code: dict[str, list[str]] = {}
+    for row in verses:
+        by_code.setdefault(row["lang"], []).append(row["text"])
+    pairs = [(one, other) for one in by_code for other in by_code if one != other]
+    table = {}
+    for other_verses in (0, _VERSES // 4, _VERSES // 2):
+        documents = [
+            "\n".join(
+                by_code[one][first : first + _VERSES - other_verses] + by_code[other][first : first + other_verses]
+            )
+            for one, other in pairs
+            for first in range(0, 256, _VERSES)
+        ]
+        shares = fields(language.annotate(DocumentBatch(documents)))["other_share"]
+        table[str(other_verses / _VERSES)] = {
+            "documents": len(documents),
+            "mean": round(float(shares.mean()), 3),
+            "standard_deviation": round(float(shares.std()), 3),
+            f"above_{_MIXED}": round(float((shares > _MIXED).mean()), 3),
+        }
+    return table
+
+
 def unknown(scores: np.ndarray, found: list[str], languages: int) -> dict[str, Any]:
     """Returns the labels of sentences in languages without a label in the data."""
     return {
@@ -253,6 +310,7 @@ def measure_languages(data: Path, model: str) -> dict[str, Any]:
         short, _ = labels(language, [text[:length] for text in texts])
         cut[str(length)] = _share(gold, short)
     verses = list(json_lines(data / "langid" / "genesis_verses.jsonl.zst"))
+    verse_gold, verse_texts = [row["lang"] for row in verses], [row["text"] for row in verses]
     foreign, scores = labels(language, [row["text"] for row in others])
     recalls = {name: line["recall"] for name, line in table.items()}
     return {
@@ -262,7 +320,11 @@ def measure_languages(data: Path, model: str) -> dict[str, Any]:
         "accuracy": _share(gold, found),
         "mean_recall": round(float(np.mean(list(recalls.values()))), 3),
         "accuracy_of_the_first_characters": cut,
-        "verses": _share([row["lang"] for row in verses], labels(language, [row["text"] for row in verses])[0]),
+        "accuracy_by_case": in_case(language, gold, texts),
+        "verses": _share(verse_gold, labels(language, verse_texts)[0]),
+        "verses_by_case": in_case(language, verse_gold, verse_texts),
+        "confusable": confused(language, gold, texts),
+        "other_lines_by_true_share": mixtures(language, verses),
         "well_known": sorted(name for name, recall in recalls.items() if recall >= _WELL),
         "half_known": sorted(name for name, recall in recalls.items() if _BADLY <= recall < _WELL),
         "hardly_known": sorted(name for name, recall in recalls.items() if recall < _BADLY),
