@@ -85,8 +85,8 @@ _FIRST_LINES = 3
 """Lines that are judged of every document; the others only if one of these is in another language."""
 _LINE_CHARS = 60
 _SURE_OF_LINE = 0.6
-"""Least probability with which a line is in another language. On 12,000 lines of documents in one language 0.4 % reach
-it, of true ones in six languages 92 %; without it 3 % and 96 %."""
+"""Least probability with which a line is in another language. Of 17,600 lines of documents in one language 0.7 % reach
+it, of verses in five others 91 %; with any probability it is 4 % and 96 %."""
 _LEAST_LETTERS, _LEAST_SIGNS = 30, 10
 """Letters of a line that is judged; less in Chinese, Japanese and Korean."""
 

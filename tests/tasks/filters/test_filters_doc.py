@@ -113,12 +113,14 @@ def test_the_new_filter_has_settings_that_are_checked(own_filter: ModuleType) ->
 
 
 def test_the_settings_shown_are_settings() -> None:
-    settings, own, paragraphs, sets, models, _, parser = map(tomllib.loads, blocks("toml"))
+    settings, own, paragraphs, mixed, hub, sets, models, _, parser = map(tomllib.loads, blocks("toml"))
     assert set(parser["extract"]) == {"files", "parsers"}
     AnnotateConfig(**settings["annotate"])
     ConsolidateConfig(**settings["consolidate"])
     of_papers = ConsolidateConfig(**own["consolidate"], kinds={"papers": "pdf"}).limits_of("papers")["gopher_quality"]
     assert (of_papers["min_words"], of_papers["min_letters"]) == (200, 0.5)
+    assert ConsolidateConfig(**mixed["consolidate"]).limits["language"]["max_other_share"] == 0.3
+    assert AnnotateConfig(**hub["annotate"]).settings["language"]["model"].startswith("hf://")
     assert ParagraphsConfig(**paragraphs["paragraphs"]).active
     ConsolidateConfig(**paragraphs["consolidate"])
     assert DecontaminateConfig(**sets["decontaminate"]).active
