@@ -53,6 +53,9 @@ class Letters(Annotator):
     def measure(self, batch: DocumentBatch) -> dict[str, Any]:
         return {"label": [f"{text[: self.chars][-1:]}" for text in batch.texts]}
 
+    def summary(self, column: pa.StructArray) -> dict[str, int]:
+        return {"measured": len(column)}
+
 
 class Reader(Annotator):
     """Records the columns of others that it receives."""
@@ -200,6 +203,15 @@ def test_a_changed_setting_reruns_only_affected_annotators(recipe: Recipe, own: 
     counted.clear()
     one(several.override({"annotate.use": ["gopher_quality", "prose_score", "pii"]}), "annotate", "7", "1")
     assert counted == {"GopherQualityMeasures": DOCUMENTS}
+
+
+def test_counts_of_an_annotator_are_metrics_also_when_its_group_is_taken_over(recipe: Recipe, own: None) -> None:
+    first = recipe.override({"annotate.use": ["language", "prose_score", "pii"], **NO_FILTERS})
+    one(first, "extract", "1")
+    one(first, "annotate", "1")
+    one(first.override({"annotate.use": ["language", "prose_score", "pii", "reader"]}), "annotate", "2", "1")
+    found = [artifact(recipe, "attributes", version).record.metrics["language/measured"] for version in "12"]
+    assert found == [DOCUMENTS, DOCUMENTS]
 
 
 def test_an_annotator_sees_exactly_its_declared_inputs_whenever_they_were_measured(recipe: Recipe, own: None) -> None:
