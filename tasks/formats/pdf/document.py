@@ -1,4 +1,4 @@
-"""A PDF file as one text with the position of each block, and the OCR score of each page.
+"""A PDF file as blocks with their positions on its pages, and the OCR score of each page.
 
 Reads the bytes of a file. Pages without a usable text layer may be read from their bitmaps, after all others. Running
 heads, running feet and page numbers, which repeat at the same position from page to page, are removed; paragraphs that
@@ -16,7 +16,7 @@ from typing import Any
 from tasks.formats.documents.layout import Box, LayoutSpan, PageScore
 from tasks.formats.documents.structure import Block, Kind, written
 from tasks.formats.documents.text import clean, clean_code
-from tasks.formats.pdf.blocks import END, BodyStyle, PdfBlock, blocks, step_of
+from tasks.formats.pdf.blocks import END, LEVELS, LISTING_MONO, BodyStyle, PdfBlock, blocks, step_of
 from tasks.formats.pdf.characters import displayed
 from tasks.formats.pdf.columns import regions
 from tasks.formats.pdf.health import NEEDS_OCR, health
@@ -29,12 +29,10 @@ from tasks.formats.pdf.segments import Segment, segments, without_ruby
 
 _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 _DIVIDED_WORD = re.compile(r"([^\W\d_]+(?:-[^\W\d_]+)*)-$")
-_FIRST_WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 _FLOAT_KINDS = frozenset(("caption", "table", "footnote", "turned"))
 _MOST_FLOATS = 60
-_LEVELS = 6
-_MONO_DOCUMENT, _LISTING_MONO = 0.85, 0.75
-"""Minimum share of monospaced characters of a document without listings, and of a segment of a listing."""
+_MONO_DOCUMENT = 0.85
+"""Minimum share of monospaced characters of a document without listings."""
 # Kinds that a block of a document has, too; an item keeps its own bullet or number, and is a paragraph.
 _KINDS: dict[str, Kind] = {
     "heading": "heading",
@@ -241,7 +239,7 @@ def with_levels(blocks: Sequence[PdfBlock]) -> list[PdfBlock]:
     Headings that have a level keep it.
     """
     sizes = {round(2 * block.size) for block in blocks if block.kind == "heading" and not block.level}
-    ranks = {size: min(rank, _LEVELS) for rank, size in enumerate(sorted(sizes, reverse=True), 1)}
+    ranks = {size: min(rank, LEVELS) for rank, size in enumerate(sorted(sizes, reverse=True), 1)}
     return [
         replace(block, level=ranks[round(2 * block.size)]) if block.kind == "heading" and not block.level else block
         for block in blocks
@@ -260,7 +258,7 @@ def _body_style(pages: Sequence[Sequence[Segment]]) -> BodyStyle:
     weights: Counter[int] = Counter()
     for page in pages:
         for segment in page:
-            if is_mono or segment.mono < _LISTING_MONO:
+            if is_mono or segment.mono < LISTING_MONO:
                 sizes[segment.size] += len(segment.text)
                 weights[segment.weight] += len(segment.text)
     size = max(sizes, key=lambda size: (sizes[size], size), default=10.0)
@@ -419,7 +417,7 @@ def _separator(before: str, after: str, words: set[str]) -> tuple[str, bool]:
     neither occurs, it is removed between lower-case letters. In a compound of three parts the two parts at the hyphen
     are looked up in the same way, and the hyphen is kept if the first of them is a word.
     """
-    left, right = _DIVIDED_WORD.search(before[-80:]), _FIRST_WORD.match(after)
+    left, right = _DIVIDED_WORD.search(before[-80:]), _WORD.match(after)
     if left is None or right is None:
         return (" ", False) if not _are_unspaced(before[-1:], after[:1]) else ("", False)
     whole = (left[1] + right[0]).lower()

@@ -25,15 +25,15 @@ from tasks.formats.pdf.segments import Segment
 Point = tuple[float, float]
 Corners = tuple[Point, Point, Point, Point]
 
-MIN_CONFIDENCE = 0.8
+_MIN_CONFIDENCE = 0.8
 """Certainty from which a line is kept: nine in ten lines of scripts that the models do not know are below it."""
-MIN_MEAN_CONFIDENCE = 0.9
-"""Mean certainty of all letters from which a page counts as read: clean pages in six languages have 0.98 or more, pages
-in Greek, Hebrew, Korean and Hindi 0.82, 0.73, 0.69 and 0.67."""
+_MIN_MEAN_CONFIDENCE = 0.9
+"""Mean certainty of all letters from which a page counts as read: clean pages in five languages have 0.99 or more,
+pages in Greek, Hebrew, Korean and Hindi 0.82, 0.73, 0.69 and 0.67."""
 _WIDEST = 2.0
 """Width of a line in font sizes per letter, from which letters are missing: models omit letters that they do not know,
 and are certain of the commas between them."""
-MAX_SKEW = math.radians(6)
+_MAX_SKEW = math.radians(6)
 _LONG = 3.0
 """Width of a line, in heights, from which its angle is measured."""
 _STEEP = math.radians(30)
@@ -139,9 +139,9 @@ def read_page(lines: Sequence[TextLine], bitmap: Bitmap) -> ReadPage | None:
     lines = [line for line in lines if clean(line.text)]
     weights = [max(_letters(line.text), _fewest_letters(line)) for line in lines]
     certain = sum(weight * certainty(line) for weight, line in zip(weights, lines, strict=True))
-    if not lines or certain < MIN_MEAN_CONFIDENCE * sum(weights):
+    if not lines or certain < _MIN_MEAN_CONFIDENCE * sum(weights):
         return None
-    kept = [line for line in lines if certainty(line) >= MIN_CONFIDENCE]
+    kept = [line for line in lines if certainty(line) >= _MIN_CONFIDENCE]
     skew = skew_of(kept)
     grey = bitmap.pixels[:, :, 1]
     measured = [_measured(line, skew, grey, bitmap) for line in kept]
@@ -166,7 +166,7 @@ def _fewest_letters(line: TextLine) -> float:
 
 
 def skew_of(lines: Sequence[TextLine]) -> float:
-    """Returns the angle in radians by which the lines of a page fall to the right; 0 if it is above `MAX_SKEW`.
+    """Returns the angle in radians by which the lines of a page fall to the right; 0 if it is above `_MAX_SKEW`.
 
     It is the median of long lines, each counted by its width.
     """
@@ -179,7 +179,7 @@ def skew_of(lines: Sequence[TextLine]) -> float:
     for angle, width in sorted(angles):
         passed += width
         if passed >= half:
-            return angle if abs(angle) <= MAX_SKEW else 0.0
+            return angle if abs(angle) <= _MAX_SKEW else 0.0
     return 0.0
 
 

@@ -1,8 +1,8 @@
 """Recognition of the text of page bitmaps with the models of rapidocr, an extra.
 
 PP-OCRv6 small (PaddlePaddle; Apache-2.0) finds lines with a segmentation network (differentiable binarization: Liao et
-al., AAAI 2020) and reads each with a network trained with CTC. They know Latin letters with their accents, Greek
-letters, Chinese and Japanese; not Cyrillic, Arabic, Hebrew, Korean, Thai and Indic scripts. The models are files of the
+al., AAAI 2020) and reads each with a network trained with CTC. They know Latin letters with their accents,
+Chinese and Japanese; not Greek, Cyrillic, Arabic, Hebrew, Korean, Thai and Indic scripts. The models are files of the
 installed wheel; nothing is downloaded. Each line is read alone and by one thread, so that its text depends neither on
 other lines nor on the load of the machine.
 """

@@ -38,6 +38,9 @@ _MODULES = {
 _OCR_MEMORY_BYTES = 1536 << 20
 """Address space for recognition and the file; measured: 850 MiB while a page with 111 lines is read."""
 
+_LONGEST_WAIT_S = 2_000_000.0
+"""Maximum of `Pdf.wait_s`, 23 days: the time-out of poll is less than 2**31 milliseconds."""
+
 
 class Pdf(Parser):
     """Settings: the limits of one file, and how pages without usable text are read, if at all."""
@@ -73,7 +76,7 @@ class Pdf(Parser):
 
     ocr: Literal["", "rapidocr", "endpoint"] = Field(default="", exclude_if=lambda engine: not engine)
     """Engine that reads the pages that need OCR, and that the page command has not read; "" for none. `rapidocr` is an
-    extra (pip install 'sluice[ocr]'), and takes 2 to 13 CPU seconds per page. `endpoint` is a vision model."""
+    extra (pip install 'sluice[ocr]'), and takes about 6 CPU seconds per page. `endpoint` is a vision model."""
 
     endpoint: Endpoint | None = Field(default=None, exclude_if=lambda endpoint: endpoint is None)
     """Vision model behind an OpenAI-compatible endpoint, and the place of its answers."""
@@ -142,7 +145,7 @@ class Pdf(Parser):
         """See `Parser.wait_s`."""
         command_s = self.max_pages * self.page_timeout_s if self.page_command else 0.0
         page_s = self.ocr_page_cpu_s + (self.endpoint.longest_s if self.endpoint else 0.0)
-        return command_s + (self.ocr_max_pages * page_s if self.ocr else 0.0)
+        return min(command_s + (self.ocr_max_pages * page_s if self.ocr else 0.0), _LONGEST_WAIT_S)
 
     def parse(self, data: bytes, name: str) -> Content:
         """See `Parser.parse`."""

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tasks.formats.pdf.document import BitmapReader, PdfText, read_pdf
+from tasks.formats.pdf.reader import Limits, open_pdf, pages
 from tasks.formats.pdf.recognized import Corners, ReadPage, TextLine, read_page, read_upright, skew_of
 from tasks.formats.pdf.render import MAX_PIXELS, Bitmap, render_page
 from tests.tasks.stages.extract.made_pdf import A4, IMAGE, SCANNED, image, pdf, show
@@ -85,10 +86,11 @@ PAGE = [
 def test_columns_of_a_skewed_page_are_paragraphs_in_reading_order(degrees: float) -> None:
     found = read(PAGE, degrees)
     kinds = [(span.kind, found.text[span.start : span.end]) for span in found.layout]
-    assert kinds[0] == ("heading", "A voyage along the northern coast")
-    assert [kind for kind, _ in kinds[1:]] == ["paragraph"] * 2
-    assert LEFT.startswith(kinds[1][1])
-    assert RIGHT.startswith(kinds[2][1])
+    assert kinds == [
+        ("heading", "A voyage along the northern coast"),
+        ("paragraph", LEFT),
+        ("paragraph", RIGHT),
+    ]
     assert found.title == "A voyage along the northern coast"
 
 
@@ -176,7 +178,21 @@ def test_a_huge_page_is_drawn_with_fewer_dots() -> None:
     document = pypdfium2.PdfDocument(pdf([SCANNED], **SCAN).replace(b"[0 0 595 842]", b"[0 0 14000 14000]"))
     bitmap = render_page(document.raw, 1, 200)
     assert bitmap is not None
-    assert bitmap.pixels.shape[0] * bitmap.pixels.shape[1] <= MAX_PIXELS
+    assert bitmap.pixels.shape == (4000, 4000, 3)
+    assert MAX_PIXELS == 4000 * 4000
+    assert (bitmap.width, bitmap.scale) == (14000, pytest.approx(4000 / 14000))
+
+
+@pytest.mark.parametrize("rotation", [0, 90, 180, 270])
+def test_a_page_is_drawn_as_displayed_after_its_text_was_read(rotation: int) -> None:
+    with open_pdf(pdf([show(50, 700, LEFT[:60])], page=f"/Rotate {rotation}"), Limits()) as document:
+        before = render_page(document, 1, 72)
+        list(pages(document, Limits()))
+        after = render_page(document, 1, 72)
+    assert before is not None
+    assert after is not None
+    assert after.pixels.shape == ((595, 842, 3) if rotation % 180 else (842, 595, 3))
+    assert np.array_equal(after.pixels, before.pixels)
 
 
 def test_a_single_steep_line_does_not_turn_the_page() -> None:

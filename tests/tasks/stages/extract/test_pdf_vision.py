@@ -35,7 +35,8 @@ KEY = "sk-very-secret-4711"
 WORDS = "The ship went to sea with a crew of nine, and none of them had seen the ice."
 ANSWER = f"# On the ice\n\n{WORDS}\n\n| port | days |\n|---|---|\n| Vardo | 7 |\n\n$$\nE = mc^2\n$$\n"
 Reply = tuple[int, Mapping[str, str], bytes] | float
-"""Status, headers and body of a reply, or the seconds after which the connection is closed without one."""
+"""Status, headers and body of a reply, or the seconds after which the connection is closed without one; a body with the
+header `Slow` is sent byte by byte, with so many seconds between them."""
 
 
 def said(text: str | None, finish_reason: str = "stop") -> Reply:
@@ -70,7 +71,10 @@ class Model:
                 for name, value in {"Content-Length": str(len(body)), **headers}.items():
                     self.send_header(name, value)
                 self.end_headers()
-                self.wfile.write(body)
+                for at in range(len(body) if "Slow" in headers else 0):
+                    time.sleep(float(headers["Slow"]))
+                    self.wfile.write(body[at : at + 1])
+                self.wfile.write(b"" if "Slow" in headers else body)
 
             def log_message(self, *message: object) -> None:
                 pass
@@ -228,14 +232,18 @@ def test_a_killed_server_stops_the_stage_and_a_later_run_asks_for_the_other_page
         ((200, {"Content-Length": "900"}, b'{"choices": ['), 1),
         (0.0, 1),
         (1.0, 1),
+        ((200, {"Slow": "0.1"}, b" " * 30), 1),
     ],
-    ids=["429", "503", "429 for a day", "garbage", "no choice", "killed halfway", "closed", "slow"],
+    ids=["429", "503", "429 for a day", "garbage", "no choice", "killed halfway", "closed", "slow", "dribbled"],
 )
 def test_a_request_that_fails_for_the_moment_is_repeated_after_a_pause(
     reply: Reply, pause: float, model: Model, reader: Callable[..., VisionReader], pauses: list[float]
 ) -> None:
     model.replies = [reply, said(ANSWER)]
-    read = reader(timeout_s=0.7 if reply == 1.0 else 60.0).read(page())
+    is_slow = reply == 1.0 or "Slow" in str(reply)
+    started = time.monotonic()
+    read = reader(timeout_s=0.7 if is_slow else 60.0).read(page())
+    assert time.monotonic() - started < 2.5
     assert read is not None
     assert [block.kind for block in read.blocks] == ["heading", "paragraph", "table", "formula"]
     assert pauses == [pause]
@@ -347,6 +355,8 @@ def test_a_refused_answer_is_recorded_with_its_reason(
         ({"url": "http://gpu.corp:8000/v1"}, "over_http = true"),
         ({"url": f"https://me:{KEY}@host/v1"}, "must not contain a login"),
         ({"url": f"https://host/v1?key={KEY}"}, "must be an address"),
+        ({"url": f"https://me:{KEY}@[host/v1"}, "must be an address"),
+        ({"url": f"https://host:{KEY}/v1"}, "must be an address"),
         ({"key": KEY}, "must not be in a recipe"),
         ({"answers": "answers"}, "is not absolute"),
     ],
@@ -365,3 +375,8 @@ def test_the_section_and_the_engine_need_each_other(model: Model, tmp_path: Path
         with pytest.raises(ValidationError, match="need each other"):
             Pdf.model_validate(wrong)
     assert "endpoint" not in Pdf().model_dump(mode="json")
+
+
+def test_a_file_of_many_slow_pages_waits_no_longer_than_poll_can(model: Model, tmp_path: Path) -> None:
+    slow = settings(model, tmp_path, timeout_s=3600.0)
+    assert Pdf.model_validate({"ocr": "endpoint", "endpoint": slow}).wait_s < 2**31 / 1000
