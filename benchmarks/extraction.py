@@ -349,7 +349,7 @@ def main() -> None:
     extractors[_UNSEEN] = (
         scored_on_all(gold, segments, kinds, manuals, partial(texts_by_folds, given.folds))
         if given.folds
-        else last("train_blocks")["unseen hosts, nested"]
+        else last("train_blocks").get("unseen hosts, nested", {})
     )
     result = {
         "libraries": versions("resiliparse", "trafilatura", "magic_html"),

@@ -3,7 +3,7 @@
     python -m benchmarks.page_metadata --segments FOLDER [--kinds FOLDER]
 
 The pages of `--segments` have title, author, date and name of the site where an annotator found them; those of
-`--kinds` are news in 28 languages with what the tests of the publisher's parser state. Counted are equal values,
+`--kinds` are news in 19 languages with what the tests of the publisher's parser state. Counted are equal values,
 ignoring case, punctuation and the order of several authors. Dates are compared by the day in UTC. trafilatura is
 measured only if it is installed. Writes `page_metadata.json`.
 """

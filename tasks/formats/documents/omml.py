@@ -15,13 +15,7 @@ _DEEPEST = 60
 _OFF = frozenset(("0", "off", "false"))
 _BELOW_AND_ABOVE = frozenset("∑∏∐⋂⋃⋀⋁⨀⨁⨂⨄⨆")
 # Script and style of a run (sections 22.1.2.94 and 22.1.2.111), as values of `mathvariant`.
-_SCRIPTS = {
-    "double-struck": "double-struck",
-    "script": "script",
-    "fraktur": "fraktur",
-    "sans-serif": "sans-serif",
-    "monospace": "monospace",
-}
+_SCRIPTS = frozenset(("double-struck", "script", "fraktur", "sans-serif", "monospace"))
 _STYLES = {"p": "normal", "b": "bold", "bi": "bold-italic"}
 
 
@@ -96,7 +90,8 @@ def _run(node: Any) -> str:
     if _is_on(node, "nor"):
         return f"<mtext>{escape(text)}</mtext>" if text else ""
     style = _property(node, "sty", "i")
-    variant = _SCRIPTS.get(_property(node, "scr")) or _STYLES.get(style, "")
+    script = _property(node, "scr")
+    variant = script if script in _SCRIPTS else _STYLES.get(style, "")
     attribute = f' mathvariant="{variant}"' if variant else ""
     if style == "p" and len(text) > 1 and text.strip().isalpha():
         return f"<mi>{escape(text.strip())}</mi>"  # a name such as sin, or a unit

@@ -45,6 +45,8 @@ _ENCLOSED = {
     "actuarial": "overline",
     "bottom": "underline",
 }
+_MOST_SCRIPTS = 40  # children of mmultiscripts that are read; real ones have up to nine
+_MOST_SEARCHED = 10_000  # characters between delimiters in which a tall part is searched
 _FONT = re.compile(r"\\(math(?:rm|bf|bb|cal|frak|sf|tt|it)|boldsymbol)\{([A-Za-z0-9]++)\}\Z")
 _COMMAND = re.compile(r"\\(?:[A-Za-z]++|.)(?:\{[^{}]*+\})?\Z")
 _NAME = re.compile(r"\\(?:mathrm|operatorname)(\{[a-z]{2,}+\})\Z")
@@ -219,7 +221,7 @@ def _fenced(fence: _Fence, inside: list[str], closing: str, stretch: str) -> str
     tex = joined(_merged(inside))
     opening = OPENING.get(fence.sign) or SAME.get(fence.sign) or "."
     ending = CLOSING.get(closing) or SAME.get(closing) or "."
-    is_tall = "true" in (fence.stretch, stretch) or _TALL.search(tex) or "." in (opening, ending)
+    is_tall = "true" in (fence.stretch, stretch) or _TALL.search(tex, 0, _MOST_SEARCHED) or "." in (opening, ending)
     if is_tall and "false" not in (fence.stretch, stretch):
         return joined([rf"\left{opening}".strip(), tex, rf"\right{ending}".strip()])
     opening, ending = opening.removesuffix("."), ending.removesuffix(".")
@@ -235,20 +237,15 @@ def _applied(node: Element | str, following: Element | str | None) -> str:
 
 def _merged(parts: list[str]) -> list[str]:
     r"""Joins letters of one font: \mathrm{a}\mathrm{b} is \mathrm{ab}."""
-    merged: list[str] = []
-    font, letters = "", list[str]()
-    for part in parts:
+    runs: list[tuple[str, list[str]]] = []
+    for part in filter(None, parts):
         styling = _FONT.match(part)
-        if styling and styling[1] == font:
-            letters.append(styling[2])
-            merged[-1] = ""
-        elif part:
-            font, letters = (styling[1], [styling[2]]) if styling else ("", [])
-            merged.append("")
+        font, tex = (styling[1], styling[2]) if styling else ("", part)
+        if font and runs and runs[-1][0] == font:
+            runs[-1][1].append(tex)
         else:
-            continue
-        merged[-1] = part if len(letters) < 2 else f"\\{font}{{{''.join(letters)}}}"
-    return merged
+            runs.append((font, [tex]))
+    return [f"\\{font}{{{''.join(texts)}}}" if font else texts[0] for font, texts in runs]
 
 
 # Layout
@@ -307,7 +304,7 @@ def _msubsup(node: Element) -> str:
 
 
 def _mmultiscripts(node: Element) -> str:
-    base, *scripts = node.children or [Element("mrow")]
+    base, *scripts = node.children[:_MOST_SCRIPTS] or [Element("mrow")]
     after: list[str] = []
     before: list[str] = []
     pairs = after

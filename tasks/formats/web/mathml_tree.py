@@ -15,8 +15,10 @@ MAX_ELEMENTS = 20_000
 """Elements of a formula that is still read; a matrix of 50 times 50 has a third."""
 MAX_LENGTH = 2_000_000
 """Characters of its markup."""
+MAX_TEXT = 100_000
+"""Characters of its text that is seen; TeX of this length is written nowhere."""
 
-_TAG = re.compile(r"<(/?)([a-zA-Z][^\s/<>]*+)([^<>]*+)>|<!--[^>]*+>|([^<]++)|<")
+_TAG = re.compile(r"<(/?)([a-zA-Z][^\s/<>]*+)([^<>]*+)>|<!--(?:[^-]|-(?!->))*+-->|([^<]++)|<")
 _ATTRIBUTE = re.compile(r'([\w:-]++)="([^"]*+)"')
 _UNSEEN = frozenset(("annotation", "annotation-xml", "script", "style", "template"))
 _TOKENS = frozenset(("annotation", "mi", "mn", "mo", "ms", "mtext"))
@@ -66,10 +68,11 @@ def parse(markup: str) -> Element | None:
     if len(markup) > MAX_LENGTH:
         return None
     root = Element("")
-    around, number, deeper = [root], 0, 0
+    around, number, deeper, seen = [root], 0, 0, 0
     for match in _TAG.finditer(markup):
         closing, name, attributes, text = match.groups()
         if text:
+            seen += len(text) if around[-1].name not in _UNSEEN else 0
             if around[-1].name in _TOKENS or not text.isspace():
                 around[-1].content.append(html.unescape(text))
         elif closing and deeper:
@@ -86,4 +89,4 @@ def parse(markup: str) -> Element | None:
                 around[-1].content.append(element)
                 around += [element] * is_open
     first = root.children[:1]
-    return first[0] if first and number <= MAX_ELEMENTS else None
+    return first[0] if first and number <= MAX_ELEMENTS and seen <= MAX_TEXT else None

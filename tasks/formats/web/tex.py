@@ -134,11 +134,12 @@ _DISPLAYED = re.compile(r"\\displaystyle(?![A-Za-z])\s*+")
 _DELIMITERS = (("$$", "$$"), ("\\[", "\\]"), ("\\(", "\\)"), ("$", "$"))
 _COMMENT = re.compile(r"(\\.)|%[^\n]*+(?:\n\s*+)?", re.DOTALL)
 
-# Styles by the words of a Unicode name, the first that matches; the rest of the styles in mathvariant are equal.
+# Styles by the words of a Unicode name or the value of mathvariant.
 _STYLES = {
     "bold-fraktur": "mathfrak",
     "bold-script": "mathcal",
     "bold-sans-serif": "mathsf",
+    "sans-serif-bold": "mathsf",
     "sans-serif-bold-italic": "mathsf",
     "sans-serif-italic": "mathsf",
     "bold-italic": "boldsymbol",
@@ -161,7 +162,6 @@ _GREEK = re.compile(r"GREEK (CAPITAL|SMALL) LETTER ([A-Z]+)$")
 # Capitals that look like Latin ones have no command.
 _LATIN_CAPITALS = dict(zip("ΑΒΕΖΗΙΚΜΝΟΡΤΧ", "ABEZHIKMNOPTX", strict=True))
 _SPACE = re.compile(r"\s++")
-_ENDS_IN_NAME = re.compile(r"\\[A-Za-z]++\Z")
 
 
 @functools.cache
@@ -232,7 +232,8 @@ def joined(parts: list[str]) -> str:
         if named and part[0].isalpha():
             out.append(" ")
         out.append(part)
-        named = part[-1].isalpha() and part[-1].isascii() and bool(_ENDS_IN_NAME.search(part))
+        name = part[part.rfind("\\") + 1 :] if "\\" in part else ""
+        named = name.isascii() and name.isalpha()
     return "".join(out)
 
 

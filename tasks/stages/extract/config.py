@@ -307,9 +307,9 @@ class ExtractConfig(Config):
     extractor: Literal["blocks", "resiliparse", "trafilatura", "visible"] = "blocks"
     """Extractor of the main text of a page.
 
-    `blocks` classifies the blocks of a page, and is best for articles and posts; `resiliparse` is the fastest;
-    `trafilatura`, an extra (pip install 'sluice[careful]'), takes ten times as long. `visible` extracts all visible
-    text, including menus.
+    `blocks` classifies the blocks of a page, and is best for articles and posts; `resiliparse` finds the main text
+    fastest; `trafilatura`, an extra (pip install 'sluice[careful]'), takes three times as long as `blocks`. `visible`
+    extracts all visible text, including menus.
     """
 
     text: Form = "plain"
@@ -317,7 +317,7 @@ class ExtractConfig(Config):
     measure the plain text in both cases."""
 
     max_table_rows: int = Field(default=1_000, ge=2)
-    """Rows of a data table that are kept; a line after them says how many others it has."""
+    """Rows of a data table of a page that are kept; a line after them says how many others it has."""
 
     comments: bool = False
     """Keep readers' comments. They lower F1 by 0.9 points on pages with manually extracted main text."""

@@ -299,7 +299,7 @@ def _captures(unit: InputUnit, config: ExtractConfig, quick: bool) -> Iterator[I
 
 
 _OF_FILE = {"text": extract_text, "metadata": extract_metadata}
-"""What extracts the content of a whole file, by kind; the other kinds are those of parsers."""
+"""What extracts the content of a whole file, by kind; pages are read as captures are, other kinds by parsers."""
 
 
 def fields_json(fields: Mapping[str, Any], limit: int) -> tuple[str, tuple[str, ...]]:

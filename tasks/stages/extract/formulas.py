@@ -32,7 +32,7 @@ _MARKS = (b"math", b"atex")
 _NO_EXAMPLE = ":not(pre *, code *)"
 
 _RENDERED = ".MathJax_Display, .MathJax_SVG_Display, .MJXc-display, .MathJax, .MathJax_SVG, .MathJax_CHTML, .mjx-chtml"
-_OF_MATHJAX = ("MathJax", "MJX", "mjx", "MJXc")
+_OF_MATHJAX = ("MathJax", "MJX", "mjx")
 _MOST_BEFORE_SCRIPT = 3
 _SOURCE_DELIMITERS = ("$", r"\(", r"\[")
 # Spaces by which pandoc lays a formula out in HTML.
@@ -201,6 +201,8 @@ def _mediawiki(tree: HTMLTree, element: ElementNode) -> bool:
 
 def _latexml(tree: HTMLTree, table: ElementNode) -> bool:
     """Writes the rows of a table of equations, with their numbers, as a paragraph each."""
+    if table.query_selector("table table, tr table") is not None:
+        return False
     paragraphs = []
     for row in table.query_selector_all("tr").values():
         formulas = row.query_selector_all("math:not(math *)").values()

@@ -2,7 +2,7 @@
 
 Reads the decoded payload of one capture. Extractors: resiliparse's main text and all visible text are the fastest;
 `blocks` classifies each block of a page; trafilatura (Barbaresi, ACL 2021 System Demonstrations), an extra that is
-imported on first use, has a higher precision than resiliparse at a tenth of its speed. Measurements on real pages:
+imported on first use, has a higher precision than resiliparse at a fifth of its speed. Measurements on real pages:
 `python -m benchmarks.extraction`.
 """
 

@@ -1,6 +1,6 @@
 """Interface and registry of parsers, which extract text from file formats such as PDF.
 
-`Parser` is the interface; `pdf` implements it, and so do installed packages, which register entry points
+`Parser` is the interface; the modules in `OWN` implement it, and so do installed packages, which register entry points
 (`tasks.core.extensions`). A recipe names parsers with their settings; this module finds the parsers and validates the
 settings. Bodies are parsed in the child process of `guard`, which is killed if it exceeds its limits.
 """

@@ -5,6 +5,7 @@ use, writes them as HTML, and the HTML is read as a page of the web. Comments, h
 hidden text and deletions are no text; insertions are. Notes stand at the end.
 """
 
+import itertools
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
@@ -115,7 +116,7 @@ def _blocks(html: str) -> "list[Block]":
     blocks = whole_page(body)
     if not begin:
         return blocks
-    number = iter(range(1, len(notes)))
+    number = itertools.count(1)
     listed = _BACK.sub("", begin + notes).removeprefix("<ol>")
     found = whole_page(_NOTE.sub(lambda _: f"<p>[{next(number)}] ", listed))
     return [*blocks, *(replace(one, kind="footnote") if one.kind == "paragraph" else one for one in found)]

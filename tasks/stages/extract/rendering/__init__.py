@@ -10,11 +10,10 @@ step is linear in the length of the page.
 
 from resiliparse.parse.html import ElementNode, HTMLTree
 
-from tasks.stages.extract.rendering.code_listings import LISTINGS, clean_listings, code_language, is_listing
+from tasks.stages.extract.rendering.code_listings import LISTINGS, clean_listings, is_listing
 from tasks.stages.extract.rendering.hidden import HIDDEN, MOST_NODES, UNTIL_FOUND, Shown
+from tasks.stages.extract.rendering.node_text import TextReader
 from tasks.stages.extract.rendering.raised_text import raise_text
-
-__all__ = ["code_language", "render"]
 
 # Formulas have a hidden form for screen readers, which `render` leaves alone.
 _SHOWN_ANYWAY = ":is(.katex, math, mjx-container, .mwe-math-element)"
@@ -39,14 +38,15 @@ def render(tree: HTMLTree, source: bytes) -> bool:
     if b"math" in source or b"katex" in source or b"mjx-" in source:
         inside = f"{_SHOWN_ANYWAY} :is({_CANDIDATES}), {_SHOWN_ANYWAY}:is({_CANDIDATES})"
         formulas.update(document.query_selector_all(inside)[:MOST_NODES])
-    shown = Shown(tree)
+    reader = TextReader()
+    shown = Shown(tree, reader)
     raised: list[ElementNode] = []
     listings = False
     for node in found:
         name = node.local_name
         if node in formulas or shown.is_removed(node):
             continue
-        if node.get_attribute("hidden") == UNTIL_FOUND:
+        if (node.get_attribute("hidden") or "").lower() == UNTIL_FOUND:
             node.remove_attribute("hidden")
             shown.changed = True
         elif shown.hides(node):
@@ -57,6 +57,6 @@ def render(tree: HTMLTree, source: bytes) -> bool:
             shown.remove_readings(node)
         else:
             listings |= is_listing(node)
-    changed = raise_text(tree, raised)
-    changed |= listings and clean_listings(tree)
+    changed = raise_text(tree, raised, reader)
+    changed |= listings and clean_listings(tree, reader)
     return changed or shown.changed

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 from resiliparse.parse.html import DocumentNode, ElementNode, HTMLTree, Node
 
+from tasks.stages.extract.rendering.node_text import TextReader
+
 _LOOSE_LINES = "td.blob-code, .syntaxhighlighter td.code .line, .crayon-pre .crayon-line"
 LISTINGS = "pre, td.blob-code, td.code, div.crayon-pre"
 """Selector of the elements by which a page with code is known."""
@@ -74,35 +76,35 @@ def code_language(class_value: str) -> str:
     return next((name for name in names if name not in _NO_LANGUAGE), "")
 
 
-def clean_listings(tree: HTMLTree) -> bool:
-    """Makes each listing of a page a `pre` with the code alone; returns whether something was changed."""
+def clean_listings(tree: HTMLTree, reader: TextReader) -> bool:
+    """Makes each listing of a page a `pre` with the code alone; returns whether something was changed.
+
+    Args:
+        tree: the page.
+        reader: reads texts of the page.
+    """
     document = tree.document
     if document is None:
         return False
-    removed = [*_line_numbers(document), *_copy_buttons(document)]
+    removed = [*_line_numbers(document, reader), *_copy_buttons(document, reader)]
     for node in removed:
         node.remove()
     changed = bool(removed)
-    changed |= _join_lines(document)
-    changed |= _tables_to_listings(document)
+    changed |= _join_lines(document, reader)
+    changed |= _tables_to_listings(document, reader)
     if changed:
-        _unwrap_tables(document)
+        _unwrap_tables(document, reader)
     return _unwrap_figures(document) or changed
 
 
-def _line_numbers(document: DocumentNode) -> list[ElementNode]:
+def _line_numbers(document: DocumentNode, reader: TextReader) -> list[ElementNode]:
     found = document.query_selector_all(_NUMBERS)[:_MOST_NODES]
-    return [node for node in found if node.local_name != "pre" and _NUMBER_TEXT.fullmatch(_short(node))]
+    return [node for node in found if node.local_name != "pre" and _NUMBER_TEXT.fullmatch(reader.text(node))]
 
 
-def _copy_buttons(document: DocumentNode) -> list[ElementNode]:
+def _copy_buttons(document: DocumentNode, reader: TextReader) -> list[ElementNode]:
     found = document.query_selector_all(_COPY)[:_MOST_NODES]
-    return [node for node in found if len(_short(node).strip()) <= _MOST_LABEL and _is_at_listing(node)]
-
-
-def _short(node: ElementNode) -> str:
-    """Returns the text of an element that should have little of it."""
-    return node.text or ""
+    return [node for node in found if len(reader.text(node).strip()) <= _MOST_LABEL and _is_at_listing(node)]
 
 
 def _is_at_listing(node: ElementNode) -> bool:
@@ -117,13 +119,13 @@ def _is_at_listing(node: ElementNode) -> bool:
     return False
 
 
-def _join_lines(document: DocumentNode) -> bool:
+def _join_lines(document: DocumentNode, reader: TextReader) -> bool:
     """Puts exactly one line break between the elements that are the lines of a `pre`."""
     changed = False
     for listing, lines in _grouped(document.query_selector_all(_LINES)[:_MOST_NODES], "pre"):
-        texts = [(line.text or "").strip("\r\n") for line in lines]
-        whole = listing.text or ""
-        if sum(map(_visible, texts)) != _visible(whole):
+        texts = [reader.text(line).strip("\r\n") for line in lines]
+        whole = reader.text(listing)
+        if reader.is_spent or sum(map(_visible, texts)) != _visible(whole):
             continue  # elements in code, and not its lines
         if any(line.local_name in _BLOCKS for line in lines):
             _content(listing).text = "\n".join(texts)
@@ -163,13 +165,14 @@ def _content(listing: ElementNode) -> ElementNode:
     return inner if inner is not None and inner.local_name == "code" and inner.text == listing.text else listing
 
 
-def _tables_to_listings(document: DocumentNode) -> bool:
+def _tables_to_listings(document: DocumentNode, reader: TextReader) -> bool:
     """Replaces tables whose cells or elements are lines of code."""
     changed = False
     for table, lines in _grouped(document.query_selector_all(_LOOSE_LINES)[:_MOST_NODES], "table"):
-        if table.query_selector("pre") is None:
+        code = "\n".join([reader.text(line).strip("\r\n") for line in lines])
+        if not reader.is_spent and table.query_selector("pre") is None:
             listing = document.create_element("pre")
-            listing.text = "\n".join([(line.text or "").strip("\r\n") for line in lines])
+            listing.text = code
             around = table.parent
             names = [one.get_attribute("class") or "" for one in (table, around) if isinstance(one, ElementNode)]
             listing.set_attribute("class", " ".join(names))
@@ -178,11 +181,14 @@ def _tables_to_listings(document: DocumentNode) -> bool:
     return changed
 
 
-def _unwrap_tables(document: DocumentNode) -> None:
+def _unwrap_tables(document: DocumentNode, reader: TextReader) -> None:
     """Replaces tables of which only the code is left by their `pre`."""
     for table in document.query_selector_all("table:has(pre)")[:_MOST_NODES]:
-        listings = [one for one in table.query_selector_all("pre")[:3] if (one.text or "").strip()]
-        if len(listings) == 1 and _visible(table.text or "") == _visible(listings[0].text or ""):
+        listings = [one for one in table.query_selector_all("pre")[:3] if reader.text(one).strip()]
+        if len(listings) != 1:
+            continue
+        whole, code = reader.text(table), reader.text(listings[0])
+        if not reader.is_spent and _visible(whole) == _visible(code):
             names = f"{table.get_attribute('class') or ''} {listings[0].get_attribute('class') or ''}".strip()
             if names:
                 listings[0].set_attribute("class", names)

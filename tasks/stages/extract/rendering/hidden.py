@@ -7,14 +7,15 @@ import re
 
 from resiliparse.parse.html import ElementNode, HTMLTree
 
+from tasks.stages.extract.rendering.node_text import TextReader
 from tasks.stages.extract.rendering.short_texts import keep_short
 from tasks.stages.extract.rendering.source import WIDE
 
 HIDDEN = (
     "[hidden]",
-    '[style*="play:none"]',
-    '[style*="play: none"]',
-    '[style*="visib"]',
+    '[style*="play:none" i]',
+    '[style*="play: none" i]',
+    '[style*="visib" i]',
     '[aria-hidden="true"]:not(svg, :empty)',
     'span[class*="sr-only"]',
     "span.visually-hidden",
@@ -45,8 +46,6 @@ _MOST_LABEL = 80
 # A hidden element with so many characters may be an article that a script reveals: it stays if it has half of the text.
 _LONG, _REVEALED_SHARE = 500, 0.5
 _MOST_LONG = 50
-# Nested elements contain each other's text; more characters than these are only read on a page made for it.
-_MOST_READ = 20_000_000
 # Pictures that scripts and style sheets draw with letters: arrows, shapes, dingbats, private use, link signs.
 _ICON = re.compile("[#×¶§†‹›«»•·|\\s\u2190-\u21ff\u2300-\u23ff\u2500-\u27bf\u2b00-\u2bff\ue000-\uf8ff\U0001f517]*+")
 _ICON_CLASS = re.compile(
@@ -58,11 +57,12 @@ _LIGATURE = re.compile(r"[a-z0-9_]{1,40}")
 class Shown:
     """Decides which elements of a page are hidden, and removes them; elements come in document order."""
 
-    def __init__(self, tree: HTMLTree) -> None:
+    def __init__(self, tree: HTMLTree, reader: TextReader) -> None:
         self.tree = tree
         self.changed = False
+        self._reader = reader
         self._removed: ElementNode | None = None
-        self._read = self._long = 0
+        self._long = 0
         self._all = -1
 
     def is_removed(self, node: ElementNode) -> bool:
@@ -78,7 +78,7 @@ class Shown:
 
     def remove_readings(self, ruby: ElementNode) -> None:
         """Removes the readings of a Chinese, Japanese or Korean base, and the parentheses around them."""
-        if self._read > _MOST_READ or not _HAS_READING.search(self._text(ruby)):
+        if not _HAS_READING.search(self._reader.text(ruby)):
             return
         for reading in ruby.query_selector_all(_READINGS)[:MOST_NODES]:
             if not self.is_removed(reading):
@@ -86,22 +86,17 @@ class Shown:
 
     def hides(self, node: ElementNode) -> bool:
         """Returns whether a browser does not show an element, or shows an icon in its place."""
-        if node.local_name in _NEVER_REMOVED or self._read > _MOST_READ:
+        if node.local_name in _NEVER_REMOVED or self._reader.is_spent:
             return False
         hidden = node.get_attribute("hidden")
         style = node.get_attribute("style")
-        if (hidden is not None and hidden.lower() != UNTIL_FOUND) or (style and _NOT_DISPLAYED.search(style)):
-            text = self._text(node)
+        if hidden is not None or (style and _NOT_DISPLAYED.search(style)):
+            text = self._reader.text(node)
             return bool(text) and not text.isspace() and not _is_panel(node) and not self._is_revealed(node, text)
         names = node.get_attribute("class") or ""
-        if node.get_attribute("aria-hidden") == "true" and _is_icon(self._text(node), names):
+        if node.get_attribute("aria-hidden") == "true" and _is_icon(self._reader.text(node), names):
             return True
-        return bool(names) and bool(_READER_CLASSES.search(names)) and _is_label(node, self._text(node))
-
-    def _text(self, node: ElementNode) -> str:
-        text = node.text or ""
-        self._read += len(text)
-        return text
+        return bool(names) and bool(_READER_CLASSES.search(names)) and _is_label(node, self._reader.text(node))
 
     def _is_revealed(self, node: ElementNode, text: str) -> bool:
         """Returns whether a hidden element is so large a part of the page that a script must reveal it."""

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from resiliparse.parse.html import ElementNode, HTMLTree, Node, TextNode
 
+from tasks.stages.extract.rendering.node_text import TextReader
 from tasks.stages.extract.rendering.short_texts import keep_short
 
 # Superscripts and subscripts of Unicode (blocks Superscripts and Subscripts, Latin-1 Supplement, Phonetic Extensions).
@@ -74,17 +75,16 @@ _NOTE_NAME = re.compile(
 _NOTE_ANCHOR = re.compile(r"(?i)#.*?[0-9]|[^#]*+#[^#]*?(?:cite|note|fn|ftn|foot|edn|bib|ref)")
 _INLINE = frozenset(("A", "B", "I", "EM", "STRONG", "SPAN", "FONT", "VAR", "CITE", "SUP", "SUB"))
 _MOST_LEVELS = 8
-# Nested elements contain each other's text; more characters than these are only read on a page made for it.
-_MOST_READ = 20_000_000
 _NOTE_ATTRIBUTES = ("class", "id", "role", "epub:type", "rel")
 
 
-def raise_text(tree: HTMLTree, nodes: Sequence[ElementNode]) -> bool:
+def raise_text(tree: HTMLTree, nodes: Sequence[ElementNode], reader: TextReader) -> bool:
     """Replaces raised and lowered elements by plain text; returns whether something was changed.
 
     Args:
         tree: the page of the elements.
         nodes: its `sup` and `sub` elements, in document order.
+        reader: reads texts of the page.
     """
     if not nodes or tree.document is None:
         return False
@@ -93,38 +93,35 @@ def raise_text(tree: HTMLTree, nodes: Sequence[ElementNode]) -> bool:
     short_ordinals = language.startswith(_WITH_SHORT_ORDINALS)
     done: set[ElementNode] = set()
     changed = False
-    # The last first, so that what is inside of an element is text when it is its turn. Fractions begin with their
-    # numerator, so they come before.
-    for node in nodes:
+    # The last first, so that what is inside of an element is text when it is its turn, and a text node grows once.
+    # Fractions begin with their numerator, so they come before.
+    for node in reversed(nodes):
         if node.local_name == "sup" and (denominator := _denominator(node)) is not None:
             done.update((node, denominator))
             _replace_fraction(tree, node, denominator)
             changed = True
-    read = 0
     for node in reversed(nodes):
-        if node in done or read > _MOST_READ:
+        if node in done:
             continue
-        text = node.text or ""
-        read += len(text)
-        text = " ".join(text.split())
+        text = " ".join(reader.text(node).split())
         if text and len(text) <= _MOST_CHARACTERS:
-            changed |= _replace(tree, node, text, short_ordinals=short_ordinals)
+            _replace(tree, node, text, short_ordinals=short_ordinals)
+            changed = True
     return changed
 
 
-def _replace(tree: HTMLTree, node: ElementNode, text: str, *, short_ordinals: bool) -> bool:
+def _replace(tree: HTMLTree, node: ElementNode, text: str, *, short_ordinals: bool) -> None:
     if node.local_name == "sup":
         if _is_note(node, text):
             mark = _link_around(node) or node
             around = mark.previous_sibling, mark.next_sibling
             mark.remove()
             keep_short(*around)
-            return True
+            return
         plain = _raised(node, text, short_ordinals=short_ordinals)
     else:
         plain = text if all(letter in _AS_IT_IS for letter in text) else _written(text, _SUBSCRIPT, "_")
     _become(tree, node, plain)
-    return True
 
 
 def _raised(node: ElementNode, text: str, *, short_ordinals: bool) -> str:

@@ -73,12 +73,11 @@ def _is_harmless(source: bytes) -> bool:
     Then their content has only elements that are closed in order, and none with a parsing of its own, so that the
     extractors leave out these elements and nothing else.
     """
-    at, size = source.find(_START), 0
-    if at < 0 and _NOSCRIPT not in source.lower():
-        return True
+    lower = source.lower()
+    at, size = lower.find(_START), 0
     while at >= 0:
-        end = source.find(_END, at)
-        if end < 0 or b"<!" in (inside := source[at + len(_START) : end]):
+        end = lower.find(_END, at)
+        if end < 0 or b"<!" in (inside := lower[at + len(_START) : end]):
             return False
         size += len(_ANY_TAG.sub(b"", inside))
         open_tags: list[bytes] = []
@@ -89,16 +88,14 @@ def _is_harmless(source: bytes) -> bool:
                 open_tags.append(name)
         if open_tags or size >= _FALLBACK_BYTES:
             return False
-        at = source.find(_START, end)
+        at = lower.find(_START, end)
     return True
 
 
 def _noscript_spans(source: bytes) -> list[tuple[int, int, int, int]]:
     """Returns for each noscript element where it begins, where its content begins and ends, and where it ends."""
     spans: list[tuple[int, int, int, int]] = []
-    at, last = 0, max(source.rfind(b"<noscript"), source.rfind(b"<NOSCRIPT"))
-    if last < 0:
-        last = source.lower().rfind(b"<noscript")
+    at, last = 0, source.lower().rfind(_START)
     while at <= last and (found := _RAW_TEXT.search(source, at)):
         start, name = found.start(), found[1]
         if not name:

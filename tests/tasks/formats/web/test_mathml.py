@@ -27,7 +27,7 @@ STATED = '<annotation encoding="{}">{}</annotation>'
         ('<mi mathvariant="double-struck">Z</mi><mi mathvariant="bold">v</mi>', r"\mathbb{Z}\mathbf{v}"),
         ('<mi mathvariant="script">L</mi><mi mathvariant="normal">d</mi>', r"\mathcal{L}\mathrm{d}"),
         ('<mi mathvariant="normal">a</mi><mi mathvariant="normal">b</mi><mi>c</mi>', r"\mathrm{ab}c"),
-        ("<mi>𝔤</mi><mi>𝐱</mi><mi>𝑥</mi><mi>𝜷</mi>", r"\mathfrak{g}\mathbf{x}x\boldsymbol{\beta}"),
+        ("<mi>𝔤</mi><mi>𝐱</mi><mi>𝑥</mi><mi>𝜷</mi><mi>𝗔</mi>", r"\mathfrak{g}\mathbf{x}x\boldsymbol{\beta}\mathsf{A}"),
         ("<mi>sin</mi><mo>\u2061</mo><mi>x</mi>", r"\sin x"),
         ("<mi>rank</mi><mo>\u2061</mo><mi>A</mi>", r"\operatorname{rank}A"),
         ("<mi>a</mi><mo>\u2062</mo><mi>b</mi><mo>\u2063</mo><mi>c</mi><mo>\u2064</mo><mi>d</mi>", "abcd"),
@@ -107,7 +107,10 @@ def test_an_alternative_text_counts_if_it_is_tex() -> None:
     assert tex_of_mathml(f'<math alttext="x squared">{X}</math>') == "x"
 
 
-@given(st.recursive(st.sampled_from([X, "<mo>(</mo>", "<mo>|</mo>", "text", ""]), lambda part: st.builds(
+PARTS = (X, "<mo>(</mo>", "<mo>|</mo>", "<mtext>a\nb</mtext>", "a\n", "")
+
+
+@given(st.recursive(st.sampled_from(PARTS), lambda part: st.builds(
     lambda name, parts: f"<{name}>{''.join(parts)}</{name}>",
     st.sampled_from(["mrow", "mfrac", "msub", "mover", "munderover", "mtable", "mtr", "mtd", "mmultiscripts", "mo"]),
     st.lists(part, max_size=4),
@@ -126,8 +129,15 @@ def test_any_nesting_of_elements_has_tex_on_one_line(markup: str) -> None:
         "<" * 1_000_000,
         "'" * 1_000_000,
         "<mi>" + r"\%{" * 500_000,
+        ("<mrow>" + "<mo>(</mo>" * 20) * 10 + f"<mtext>{'%' * 100_000}</mtext>",
+        '<mi mathvariant="normal">a</mi>' * 19_000,
+        f"<mmultiscripts>{X * 19_000}</mmultiscripts>",
+        f"<!-- a > b -->{X}",
     ],
-    ids=["rows", "parentheses", "scripts", "bars", "less", "primes", "specials"],
+    ids=[
+        *("rows", "parentheses", "scripts", "bars", "less", "primes", "specials"),
+        *("text", "letters", "multiscripts", "comment"),
+    ],
 )
 def test_formulas_made_to_stall_take_linear_time(markup: str) -> None:
     begun = time.process_time()

@@ -129,7 +129,7 @@ def test_an_extractor_that_parses_for_itself_reads_the_formulas_as_well() -> Non
 
 @pytest.mark.parametrize("markup", AS_THEY_ARE.values(), ids=AS_THEY_ARE)
 def test_text_that_is_no_rendered_formula_is_left_as_it_is(markup: str) -> None:
-    html = page(markup)
+    html = page(f"{markup}, in math and latex,")
     tree = HTMLTree.parse(html)
     before = str(tree)
     assert not write_formulas(tree, html.encode())
@@ -144,6 +144,11 @@ def test_numbers_of_equations_are_tags() -> None:
         '<div class="math"><p><span class="eqno">(3)<a href="#x">¶</a></span><img class="math" alt="x^2"></p></div>'
     )
     assert "\n$$x^2 \\tag{3}$$\n" in text_of(page(picture))
+
+
+def test_nested_tables_are_no_table_of_equations() -> None:
+    table = f'<table class="ltx_equation"><tr><td><table><tr><td>{MATH}</td></tr></table></td></tr></table>'
+    assert text_of(page(table), "visible").count("E=mc^2") == 1
 
 
 def test_chemical_formulas_keep_their_source() -> None:
