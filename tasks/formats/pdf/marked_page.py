@@ -38,7 +38,7 @@ _FORMULA_ENDS = {"$$": "$$", r"\[": r"\]"}
 _NUMBER = re.compile(r"[.,;]?+[ \t]*+(?:\([^\s()]{1,12}+\))?+[.,;]?+")
 """What may follow a formula on its line: its number, such as "(1)", and a punctuation mark."""
 _TABLE = re.compile(r"[ \t]*+<table\b", re.IGNORECASE)
-_AROUND_TABLE = re.compile(r"(?<=</table>)|(?=<table\b)", re.IGNORECASE)
+_AROUND_TABLE = re.compile(r"(?<=</table>)(?!\Z)|(?<!\A)(?=<table\b)", re.IGNORECASE)
 _TABLE_TAG = re.compile(r"<(/?)(table|caption|thead|tbody|tfoot|tr|td|th)\b([^<>]*+)>", re.IGNORECASE)
 _SPAN = re.compile(r"\b(col|row)span\s*+=\s*+[\"']?+\s*+(\d{1,4})", re.IGNORECASE)
 _FRONT = re.compile(r"\A---\n(?:[a-z_]++:[^\n]*+\n)++---(?:\n|\Z)")
@@ -52,9 +52,9 @@ _EMPHASIS = re.compile(
     r"(?<![\w*])\*(?=[^\s*])([^*\n]{1,2000}+)(?<=\S)\*(?![\w*])|(?<!\w)_(?=\S)([^_\n]{1,2000}+)(?<=\S)_(?!\w)"
 )
 _ESCAPE = re.compile(r"\\([\\`*_{}\[\]()#+.!|<>~$-])")
-_RAISED = re.compile(r"<sup>([^<\n]{1,100}+)</sup>")
-_TAG = re.compile(r"</?(?:b|i|u|em|strong|sub|sup|span|p|div|center)(?:\s[^<>\n]{0,200}+)?>")
-_BREAK = re.compile(r"<br\s*+/?>")
+_RAISED = re.compile(r"<sup>([^<\n]{1,100}+)</sup>", re.IGNORECASE)
+_TAG = re.compile(r"</?(?:b|i|u|em|strong|sub|sup|span|p|div|center|table)(?:\s[^<>\n]{0,200}+)?>", re.IGNORECASE)
+_BREAK = re.compile(r"<br\s*+/?>", re.IGNORECASE)
 
 
 def text_of(answer: str) -> str:
@@ -83,7 +83,6 @@ class _Reader:
         self._lines = list(lines)
         self._box = box
         self._at = 0
-        self._ends_no_table = False  # whether no line from here on ends one
 
     def blocks(self) -> Iterator[PdfBlock]:
         """Yields the blocks with text."""
@@ -171,21 +170,31 @@ class _Reader:
         yield from self._text("paragraph", table.after)
 
     def _table_end(self) -> int:
-        """Returns the end of the lines of a table; text after its end tag becomes a line of its own."""
-        for at in range(self._at, 0 if self._ends_no_table else len(self._lines)):
-            if "</table>" in self._lines[at].lower():
-                # All tables of a line are separated at once, because a line may consist of thousands.
-                self._lines[at : at + 1] = filter(None, _AROUND_TABLE.split(self._lines[at]))
-                return at + 1
-        self._ends_no_table = True
+        """Returns the end of the lines of a table; text around the tags of tables becomes lines of its own.
+
+        A table without an end tag, which ends at the next blank line, is told by the one that begins after that line.
+        """
+        at, depth, passed_blank = self._at, 0, False
+        while at < len(self._lines):
+            line, *others = _AROUND_TABLE.split(self._lines[at].strip())
+            if others:  # all at once, because a line may consist of thousands of tables
+                self._lines[at : at + 1] = line, *others
+            begins = _TABLE.match(line) is not None
+            passed_blank = passed_blank or not line
+            if begins and passed_blank:
+                break
+            depth += begins - line.lower().endswith("</table>")
+            at += 1
+            if depth <= 0:
+                return at
         return next((at for at in range(self._at, len(self._lines)) if not self._lines[at].strip()), len(self._lines))
 
     def _rows(self, rows: Sequence[Sequence[str]], *, head: bool) -> Iterator[PdfBlock]:
         filled = [row for row in rows if any(row)]
-        width = max(map(len, filled), default=0)
+        width = max((at + 1 for row in filled for at, cell in enumerate(row) if cell), default=0)
         if not 0 < width * len(filled) <= _MOST_CELLS:
             return
-        table = Table(tuple((*row, *[""] * (width - len(row))) for row in filled), int(head))
+        table = Table(tuple((*row[:width], *[""] * (width - len(row))) for row in filled), int(head))
         yield PdfBlock("table", table.lines, 1, self._box, _SIZE, rows=table.rows, header_rows=table.header_rows)
 
     def _paragraph(self) -> Iterator[PdfBlock]:
