@@ -22,7 +22,7 @@ from tasks.formats.pdf.columns import regions
 from tasks.formats.pdf.health import NEEDS_OCR, health
 from tasks.formats.pdf.lines import lines
 from tasks.formats.pdf.reader import Limits, open_pdf, pages, title_of
-from tasks.formats.pdf.recognized import ReadPage
+from tasks.formats.pdf.recognized import ReadPage, Unread
 from tasks.formats.pdf.render import Bitmap, render_page
 from tasks.formats.pdf.rulings import dividers, with_tables
 from tasks.formats.pdf.segments import Segment, segments, without_ruby
@@ -71,12 +71,12 @@ class BitmapReader:
     """Reads the bitmaps of pages without usable text.
 
     Attributes:
-        read: returns what a bitmap says; None if it cannot be read.
+        read: returns what a bitmap says; raises `Unread` if it cannot be read.
         dpi: dots per inch of the bitmaps.
         max_pages: maximum number of pages of a file that it reads; the pages after them still need OCR.
     """
 
-    read: Callable[[Bitmap], ReadPage | None]
+    read: Callable[[Bitmap], ReadPage]
     dpi: int = 200
     max_pages: int = 500
 
@@ -173,12 +173,10 @@ def read_pdf(
             scores.append(PageScore(raw.number, round(score, 3), unreadable and ocr_blocks is None))
             pages_read.append(page)
         if bitmaps:
-            read = _read_bitmaps(document, scores, bitmaps)
-            for number, found in read.items():
+            for number, found in _read_bitmaps(document, scores, bitmaps).items():
                 page = pages_read[number - 1]
                 page.height, page.upright = found.height or page.height, found.segments
                 page.other = [replace(block, page=number) for block in found.blocks]
-                scores[number - 1] = replace(scores[number - 1], needs_ocr=False, confidence=found.confidence)
                 to_displayed[number] = found.displayed
     blocks_read = _blocks(pages_read)
     joined = [
@@ -192,17 +190,20 @@ def _displayed(piece: LayoutSpan, place: Callable[[Box], Box] | None) -> LayoutS
     return replace(piece, box=place(piece.box)) if place else piece
 
 
-def _read_bitmaps(document: Any, scores: Sequence[PageScore], reader: BitmapReader) -> dict[int, ReadPage]:
-    """Returns what the bitmaps of the pages that need OCR say, by page number; pages that cannot be read are missing.
+def _read_bitmaps(document: Any, scores: list[PageScore], reader: BitmapReader) -> dict[int, ReadPage]:
+    """Returns what the bitmaps of the pages that need OCR say, by page number, and completes the scores of the pages.
 
     They are read after all other pages, so that their time does not count as time of the text layer.
     """
     read: dict[int, ReadPage] = {}
-    for number in [score.page for score in scores if score.needs_ocr][: reader.max_pages]:
-        bitmap = render_page(document, number, reader.dpi)
-        found = reader.read(bitmap) if bitmap else None
-        if found is not None:
-            read[number] = found
+    for at, score in [(at, score) for at, score in enumerate(scores) if score.needs_ocr][: reader.max_pages]:
+        try:
+            if (bitmap := render_page(document, score.page, reader.dpi)) is None:
+                raise Unread("not_drawn")
+            found = read[score.page] = reader.read(bitmap)
+            scores[at] = replace(score, needs_ocr=False, confidence=found.confidence)
+        except Unread as unread:
+            scores[at] = replace(score, unread=f"ocr_{unread.reason}")
     return read
 
 

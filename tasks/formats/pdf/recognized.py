@@ -6,6 +6,7 @@ one font of 10 points), so font size and baseline are measured in the bitmap: th
 letters and the baseline have more ink than the others.
 """
 
+import contextlib
 import math
 import unicodedata
 from collections.abc import Callable, Sequence
@@ -66,6 +67,19 @@ class TextLine:
     confidence: float
 
 
+class Unread(Exception):
+    """A page gives no text.
+
+    Attributes:
+        reason: why, as an identifier: "no_lines" or "uncertain" of recognition; "no_answer" or a reason of
+            `plausibility.refusal` of a vision model.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
 @dataclass(frozen=True)
 class ReadPage:
     """What was read on a page.
@@ -99,8 +113,8 @@ class ReadPage:
         return _turned(x, y, self.skew, self.width / 2, self.height / 2)
 
 
-def read_upright(bitmap: Bitmap, find: Callable[[Bitmap], list[TextLine]]) -> ReadPage | None:
-    """Returns the lines of a page, which may be sideways or upside down; None if they are uncertain in each turn.
+def read_upright(bitmap: Bitmap, find: Callable[[Bitmap], list[TextLine]]) -> ReadPage:
+    """Returns the lines of a page, which may be sideways or upside down.
 
     Lines that run down the page are found, too, so that only two of four turns need to be read: upside down, lines are
     uncertain.
@@ -108,18 +122,20 @@ def read_upright(bitmap: Bitmap, find: Callable[[Bitmap], list[TextLine]]) -> Re
     Args:
         bitmap: the page as displayed.
         find: finds and reads the lines of a bitmap.
+
+    Raises:
+        Unread: the page has no lines, or they are uncertain in each turn.
     """
     lines = find(bitmap)
     if not lines:
-        return None
+        raise Unread("no_lines")
     for turn in (1, 3) if _are_sideways(lines) else (0, 2):
         turned = replace(bitmap, pixels=np.ascontiguousarray(np.rot90(bitmap.pixels, -turn)))
         if turn % 2:
             turned = replace(turned, width=bitmap.height, height=bitmap.width)
-        page = read_page(find(turned) if turn else lines, turned)
-        if page is not None:
-            return replace(page, turn=turn)
-    return None
+        with contextlib.suppress(Unread):
+            return replace(read_page(find(turned) if turn else lines, turned), turn=turn)
+    raise Unread("uncertain")
 
 
 def _are_sideways(lines: Sequence[TextLine]) -> bool:
@@ -129,18 +145,23 @@ def _are_sideways(lines: Sequence[TextLine]) -> bool:
     )
 
 
-def read_page(lines: Sequence[TextLine], bitmap: Bitmap) -> ReadPage | None:
-    """Returns the lines of a page as segments; None if it has none, or if too many of its letters are uncertain.
+def read_page(lines: Sequence[TextLine], bitmap: Bitmap) -> ReadPage:
+    """Returns the lines of a page as segments.
 
     Args:
         lines: all lines, also uncertain ones.
         bitmap: the page that they were read from.
+
+    Raises:
+        Unread: the page has no lines, or too many of its letters are uncertain.
     """
     lines = [line for line in lines if clean(line.text)]
     weights = [max(_letters(line.text), _fewest_letters(line)) for line in lines]
     certain = sum(weight * certainty(line) for weight, line in zip(weights, lines, strict=True))
-    if not lines or certain < _MIN_MEAN_CONFIDENCE * sum(weights):
-        return None
+    if not lines:
+        raise Unread("no_lines")
+    if certain < _MIN_MEAN_CONFIDENCE * sum(weights):
+        raise Unread("uncertain")
     kept = [line for line in lines if certainty(line) >= _MIN_CONFIDENCE]
     skew = skew_of(kept)
     grey = bitmap.pixels[:, :, 1]

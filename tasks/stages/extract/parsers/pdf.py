@@ -10,6 +10,7 @@ import json
 import resource
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -163,7 +164,8 @@ class Pdf(Parser):
         except PdfError as unreadable:
             raise Rejected(unreadable.reason) from None
         if not document.blocks:
-            raise Rejected("needs_ocr" if any(page.needs_ocr for page in document.pages) else "empty", document.pages)
+            reasons = Counter(page.rejection for page in document.pages if page.needs_ocr)
+            raise Rejected(reasons.most_common(1)[0][0] if reasons else "empty", document.pages)
         return Content(text="", blocks=document.blocks, title=document.title, pages=document.pages)
 
     def _bitmap_reader(self) -> "BitmapReader | None":
@@ -171,8 +173,8 @@ class Pdf(Parser):
 
         return BitmapReader(self._recognize, self.ocr_dpi, self.ocr_max_pages) if self.ocr else None
 
-    def _recognize(self, bitmap: "Bitmap") -> "ReadPage | None":
-        """Reads a bitmap under the limit of CPU seconds for one, then restores the limit of the file."""
+    def _recognize(self, bitmap: "Bitmap") -> "ReadPage":
+        """Reads a bitmap under the limit of CPU seconds for one, then restores that of the file; see `BitmapReader`."""
         limit_cpu(self.ocr_page_cpu_s)
         try:
             if self.endpoint:

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tasks.formats.documents.layout import PageScore
 from tasks.formats.pdf.document import BitmapReader, PdfText, read_pdf
 from tasks.formats.pdf.reader import Limits, open_pdf, pages
-from tasks.formats.pdf.recognized import Corners, ReadPage, TextLine, read_page, read_upright, skew_of
+from tasks.formats.pdf.recognized import Corners, ReadPage, TextLine, Unread, read_page, read_upright, skew_of
 from tasks.formats.pdf.render import MAX_PIXELS, Bitmap, render_page
 from tests.tasks.stages.extract.made_pdf import A4, IMAGE, SCANNED, image, pdf, show
 
@@ -122,7 +123,6 @@ def test_a_page_on_its_side_or_upside_down_is_turned_and_its_boxes_are_not(turn:
         return [TextLine(one.text, _on_its_side(one.corners), 0.5) for one in upright]
 
     page = read_upright(Bitmap(np.ascontiguousarray(pixels), *size, SCALE), find)
-    assert page is not None
     assert page.turn == turn
     assert page.segments[0].text == "A voyage along the northern coast"
     x0, y0, x1, y1 = page.displayed((10, 20, 110, 40))
@@ -143,7 +143,8 @@ def test_an_uncertain_line_is_dropped_and_an_uncertain_page_is_not_read() -> Non
     smudge = line("Smudge of ink", 50, 700, confidence=0.5)
     assert "Smudge" not in read([*PAGE, smudge]).text
     uncertain = read([line(one.text, *_place(one), confidence=0.85) for one, _ in PAGE])
-    assert (uncertain.text, uncertain.pages[0].needs_ocr, uncertain.pages[0].confidence) == ("", True, None)
+    assert uncertain.text == ""
+    assert uncertain.pages == (PageScore(1, 1.0, needs_ocr=True, unread="ocr_uncertain"),)
 
 
 def _place(one: TextLine) -> tuple[float, float]:
@@ -152,23 +153,24 @@ def _place(one: TextLine) -> tuple[float, float]:
 
 def test_lines_of_an_unknown_script_are_not_read_although_their_commas_are_certain() -> None:
     wide = line("x" * 60, 50, 100)[0].corners
-    assert read_page([TextLine("  ,  -  , ", wide, 0.95)], drawn([])[1]) is None
+    with pytest.raises(Unread, match="uncertain"):
+        read_page([TextLine("  ,  -  , ", wide, 0.95)], drawn([])[1])
 
 
 def test_a_page_without_lines_still_needs_ocr() -> None:
-    assert read([]).pages[0].needs_ocr
+    assert read([]).pages == (PageScore(1, 1.0, needs_ocr=True, unread="ocr_no_lines"),)
 
 
 def test_pages_with_text_are_not_read_from_bitmaps_and_the_number_of_others_is_limited() -> None:
     seen: list[Bitmap] = []
 
-    def reader(bitmap: Bitmap) -> ReadPage | None:
+    def reader(bitmap: Bitmap) -> ReadPage:
         seen.append(bitmap)
         return read_page(*drawn(PAGE))
 
     data = pdf([SCANNED, show(50, 700, LEFT[:60]), SCANNED, SCANNED], **SCAN)
     found = read_pdf(data, bitmaps=BitmapReader(reader, dpi=72, max_pages=2))
-    assert [page.needs_ocr for page in found.pages] == [False, False, False, True]
+    assert [page.rejection for page in found.pages] == ["", "", "", "needs_ocr"]
     assert [(one.pixels.shape, one.width, one.height) for one in seen] == [((842, 595, 3), 595, 842)] * 2
 
 

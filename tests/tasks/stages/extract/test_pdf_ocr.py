@@ -95,7 +95,7 @@ def test_scanned_pages_are_blocks_with_boxes_and_a_confidence(run_stage: Run, tm
     pages = [(one["page"], one["needs_ocr"], one["confidence"]) for one in beside(made, "pages/")]
     assert pages == [(1, False, None), (2, False, pytest.approx(0.94, abs=0.01)), (1, True, None)]
     assert made.record.metrics["ocr_pages"] == 1
-    assert rejected(made) == [("file://papers/b.pdf", "needs_ocr")]
+    assert rejected(made) == [("file://papers/b.pdf", "ocr_uncertain")]
 
 
 def test_a_missing_extra_stops_the_stage_before_it_reads_a_file(
