@@ -84,7 +84,7 @@ def extract_capture(payload: bytes, headers: BodyHeaders, options: ExtractOption
     if parser := options.parsers.get(kind):
         from tasks.stages.extract.parser import parse_body
 
-        content = parse_body(*parser, data, headers.url, options.text)
+        content = parse_body(*parser, data, headers.url, options.text, options.max_table_rows)
         return replace(content, language_hint=content.language_hint or clean(headers.language)[:_MAX_LANGUAGE])
     if reason := refusal(data, kind):
         raise Rejected(reason)
