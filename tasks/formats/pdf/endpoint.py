@@ -71,7 +71,7 @@ class Endpoint(Config):
     """What the model is told."""
 
     max_tokens: int = Field(default=8_192, ge=1)
-    """Limit of an answer; a page whose answer reaches it still needs OCR."""
+    """Limit of an answer; a page whose answer reaches it gives no text."""
 
     timeout_s: float = Field(default=300.0, gt=0)
     """Seconds from a request to the end of its answer, after which it fails."""
