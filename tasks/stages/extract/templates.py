@@ -1,9 +1,9 @@
 """Page templates of known software that mark their content: what is in the marked element is main text.
 
 The trees of `blocks` were trained mostly on prose, and drop declarations, tables of links and short lines of reference
-pages. MediaWiki puts an article into one element, where boxes that are not part of the article have classes of their own
-(https://www.mediawiki.org/wiki/Manual:Interface/IDs_and_classes); DocBook's style sheets do the same for the pages of a
-reference.
+pages. MediaWiki puts an article into one element, where boxes that are not part of the article have classes of their
+own (https://www.mediawiki.org/wiki/Manual:Interface/IDs_and_classes); DocBook's style sheets do the same for the pages
+of a reference.
 """
 
 import re
