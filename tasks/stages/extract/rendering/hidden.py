@@ -23,7 +23,7 @@ HIDDEN = (
     "span.mw-editsection",
     "span.mw-cite-backlink",
 )
-"""Selectors of elements that may be hidden, and of the links of wikis that edit a section or lead back to a footnote."""
+"""Selectors of elements that may be hidden, and of links of wikis that edit a section or lead back to a footnote."""
 _READINGS = "rt, rp, rtc"
 MOST_NODES = 20_000
 """Elements of a page that the rules look at."""
