@@ -21,7 +21,7 @@ BEFORE = {
     "publish": "edd98f31721aacb3",
     "stream": "634d56dacc9e3bbb",
     "archive": "36c8c802dacb8d0b",
-    "extract": "2b2e0f6bfe89c4b8",
+    "extract": "7232c28220f41510",
     "train_classifiers": "0f30cc7fcc5fb12e",
     "train_perplexity": "4dd59e27876a5e7b",
     "annotate": "1bf7e89bf41467eb",

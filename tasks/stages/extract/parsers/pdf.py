@@ -48,7 +48,7 @@ class Pdf(Parser):
 
     media_types: ClassVar[tuple[str, ...]] = ("application/pdf",)
     library: ClassVar[str] = "pypdfium2"
-    revision: ClassVar[int] = 5
+    revision: ClassVar[int] = 6
     modules: ClassVar[tuple[str, ...]] = ("tasks.formats.pdf.document",)
 
     max_pages: int = Field(default=2_000, ge=1)
