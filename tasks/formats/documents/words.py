@@ -21,25 +21,26 @@ import functools
 import re
 import unicodedata
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 WORDS = "icu 78.3, rules 1"
 """Segmentation by which words are counted: the version of ICU and its dictionaries, and that of the rules here."""
 
-BLOCK = 1 << 16
+BLOCK = 1 << 14
 """Code points that are split at once. A longer line is cut there, so memory is bounded."""
 
-_HAN = (
-    "\u2e80-\u2fd5\u3005-\u3007\u3021-\u3029\u3038-\u303b\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"
-)
-_HIRAGANA = "\u3041-\u3096\u309d-\u309f\U0001b001-\U0001b11f\U0001b150-\U0001b152"
-_KATAKANA = "\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff\uff66-\uff9f\U0001b000\U0001b155\U0001b164-\U0001b167"
+_HAN = "\u2e80-\u2fd5\u3005-\u3007\u3021-\u3029\u3038-\u303b\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_HIRAGANA = "\u3041-\u3096\u309d-\u309f"
+_KATAKANA = "\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff\uff66-\uff9f"
 _THAI = "\u0e01-\u0e3a\u0e40-\u0e4e"
 _LAO = "\u0e81-\u0ebd\u0ec0-\u0ece\u0edc-\u0edf"
 _TSEK = "\u0f0b\u0f0c"
 _TIBETAN = f"\u0f00{_TSEK}\u0f18\u0f19\u0f35\u0f37\u0f39\u0f3e-\u0fbc"
 _MYANMAR = "\u1000-\u103f\u1050-\u108f\u109a-\u109d\ua9e0-\ua9ef\ua9fa-\ua9fe\uaa60-\uaa7f"
 _KHMER = "\u1780-\u17d3\u17d7\u17dc\u17dd"
-UNSPACED = _HAN + _HIRAGANA + _KATAKANA + _THAI + _LAO + _TIBETAN + _MYANMAR + _KHMER
+# `re` checks ranges beyond the Basic Multilingual Plane one by one, so there are two: old kana, and Han.
+_BEYOND = "\U0001b000-\U0001b16f\U00020000-\U000323af"
+UNSPACED = _HAN + _HIRAGANA + _KATAKANA + _THAI + _LAO + _TIBETAN + _MYANMAR + _KHMER + _BEYOND
 """Letters of scripts written without spaces, as the body of a character class."""
 
 _ANY = re.compile(f"[{UNSPACED}]")
@@ -79,40 +80,83 @@ def _blocks(text: str) -> Iterator[str]:
 
 
 def _spaced(text: str) -> str:
+    """Returns `spaced` of at most BLOCK code points."""
     from icu4py.breakers import WordBreaker
 
     rules = _rules()
-    parts = rules.run.split(text)
-    joined = "\n".join(parts[1::2])
-    if not joined:
+    parts = rules.run.split(text)  # runs of these scripts have odd numbers
+    if len(parts) == 1:
         return text
-    cut = " ".join(WordBreaker(joined, "root"))
+    # One iterator for all runs: to create one takes as long as to split 20 words.
+    cut = " ".join(WordBreaker("\n".join(parts[1::2]), "root"))
     cut = rules.torn.sub("", rules.katakana.sub(_katakana, cut))
-    parts[1::2] = cut.split(" \n ")
-    return rules.edge.sub(r"\1 ", "".join(parts))
+    if "\u200d" in cut:
+        cut = cut.replace("\u200d ", "\u200d")
+    parts[1::2] = [run.strip(" ") for run in cut.split("\n")]
+    gaps: dict[str, str] = {}
+    last = len(parts) - 1
+    for index in range(0, last + 1, 2):
+        gap = parts[index]
+        if 0 < index < last and (known := gaps.get(gap)) is not None:
+            parts[index] = known
+        else:
+            parts[index] = _gap(gap, after=index > 0, before=index < last)
+            if 0 < index < last:
+                gaps[gap] = parts[index]
+    return "".join(parts)
+
+
+def _gap(text: str, after: bool, before: bool) -> str:
+    """Returns what stands between runs, with spaces where it touches them.
+
+    Closing marks stay at the word before them, and opening marks at the word after them.
+
+    Args:
+        text: from the end of a run to the beginning of the next, or to an end of the block.
+        after: whether a run is before it.
+        before: whether a run is after it.
+    """
+    if not text:
+        return text
+    rules = _rules()
+    last = text[-1]
+    end = " " if before and not (last.isspace() or rules.opening.match(last)) else ""
+    if not after:
+        return text + end
+    closing = rules.closing.match(text)
+    size = closing.end() if closing else 0
+    begin = " " if size < len(text) and not text[size].isspace() else ""
+    return f"{text[:size]}{begin}{text[size:]}{end}"
 
 
 def _katakana(match: re.Match[str]) -> str:
     run = match[0]
-    return run.replace(" ", "") if any(len(word) == 1 for word in run.split(" ")) else run
+    return run.replace(" ", "") if 1 in map(len, run.split(" ")) else run
 
 
+@dataclass(frozen=True)
 class _Rules:
-    def __init__(self) -> None:
-        points = (*range(0x300, 0x10000), *range(0x10000, 0x1F000), *range(0xE0100, 0xE01F0))
-        marks = _ranges([point for point in points if unicodedata.category(chr(point)).startswith("M")])
-        extend = f"{marks}\u200c\u200d\uff9e\uff9f"
-        opening = _ranges([p for p in range(0x21, 0x10000) if unicodedata.category(chr(p)) in ("Ps", "Pi")])
-        self.run = re.compile(f"([{UNSPACED}][{UNSPACED}{extend}]*+)")
-        self.katakana = re.compile(f"[{_KATAKANA}]++(?: [{_KATAKANA}]++)++")
-        self.torn = re.compile(f"(?<!\n) (?=[{extend}{_TSEK}])|(?<=\u200d) (?!\n)")
-        letter = f"{UNSPACED}{extend}"
-        # After a word and the marks that close it, before an opening mark or a letter or digit of another script;
-        # and before a word that another letter or a closing mark touches.
-        self.edge = re.compile(
-            f"(?<=[{letter}])([^\\s\\w{opening}{extend}]*+)(?=[{opening}]|(?![{letter}])\\w)"
-            f"|(?<=[^\\s{opening}{letter}])(?=[{UNSPACED}])"
-        )
+    run: re.Pattern[str]
+    katakana: re.Pattern[str]
+    torn: re.Pattern[str]
+    opening: re.Pattern[str]
+    closing: re.Pattern[str]
+
+
+@functools.cache
+def _rules() -> _Rules:
+    kinds = {point: unicodedata.category(chr(point)) for point in range(0x21, 0x10000)}
+    marks = _ranges([point for point, kind in kinds.items() if kind.startswith("M")])
+    opening = _ranges([point for point, kind in kinds.items() if kind in ("Ps", "Pi")])
+    # Marks, joiners and variation selectors belong to the letter before them; so do the kana marks of half width.
+    extend = f"{marks}\u200c\u200d\uff9e\uff9f\U000e0100-\U000e01ef"
+    return _Rules(
+        run=re.compile(f"([{UNSPACED}][{UNSPACED}{extend}]*+)"),
+        katakana=re.compile(f"[{_KATAKANA}]++(?: [{_KATAKANA}]++)++"),
+        torn=re.compile(f" (?=[{extend}{_TSEK}])"),
+        opening=re.compile(f"[{opening}]"),
+        closing=re.compile(f"[^\\s\\w{opening}]*+"),
+    )
 
 
 def _ranges(points: list[int]) -> str:
@@ -123,8 +167,3 @@ def _ranges(points: list[int]) -> str:
         else:
             runs.append([point, point])
     return "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in runs)
-
-
-@functools.cache
-def _rules() -> _Rules:
-    return _Rules()
