@@ -34,8 +34,9 @@ _HIRAGANA = ((0x3041, 0x3096), (0x309D, 0x309F))
 _KATAKANA = ((0x30A1, 0x30FA), (0x30FC, 0x30FF), (0x31F0, 0x31FF), (0xFF66, 0xFF9F))
 _THAI = ((0x0E01, 0x0E3A), (0x0E40, 0x0E4E))
 _LAO = ((0x0E81, 0x0EBD), (0x0EC0, 0x0ECE), (0x0EDC, 0x0EDF))
-_TSEK = (0x0F0B, 0x0F0C)
-_TIBETAN = ((0x0F00, 0x0F00), _TSEK, (0x0F18, 0x0F19), *((p, p) for p in (0x0F35, 0x0F37, 0x0F39)), (0x0F3E, 0x0FBC))
+TSEK = (0x0F0B, 0x0F0C)
+"""The marks between syllables of Tibetan."""
+_TIBETAN = ((0x0F00, 0x0F00), TSEK, (0x0F18, 0x0F19), *((p, p) for p in (0x0F35, 0x0F37, 0x0F39)), (0x0F3E, 0x0FBC))
 _MYANMAR = (
     *((0x1000, 0x103F), (0x1050, 0x108F), (0x109A, 0x109D)),
     *((0xA9E0, 0xA9EF), (0xA9FA, 0xA9FE), (0xAA60, 0xAA7F)),
@@ -174,7 +175,7 @@ def _rules() -> _Rules:
         letter=re.compile(f"[{letter}]"),
         run=re.compile(f"([{letter}][{letter}{extend}]*+)"),
         katakana=re.compile(f"[{katakana}]++(?: [{katakana}]++)++"),
-        torn=re.compile(f" (?=[{extend}{_range(_TSEK)}])"),
+        torn=re.compile(f" (?=[{extend}{_range(TSEK)}])"),
         opening=re.compile(f"[{opening}]"),
         closing=re.compile(f"[^\\s\\w{opening}]*+"),
     )
