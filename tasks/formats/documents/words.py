@@ -173,7 +173,7 @@ def _rules() -> _Rules:
     letter, katakana = ("".join(map(_range, ranges)) for ranges in (UNSPACED, _KATAKANA))
     return _Rules(
         letter=re.compile(f"[{letter}]"),
-        run=re.compile(f"([{letter}][{letter}{extend}]*+)"),
+        run=re.compile(f"((?![{extend}])[{letter}][{letter}{extend}]*+)"),
         katakana=re.compile(f"[{katakana}]++(?: [{katakana}]++)++"),
         torn=re.compile(f" (?=[{extend}{_range(TSEK)}])"),
         opening=re.compile(f"[{opening}]"),
