@@ -14,8 +14,12 @@ from hypothesis import strategies as st
 
 from tasks.filters.batch import DocumentBatch
 from tasks.filters.gopher_quality import GopherQualityMeasures
+from tasks.formats.documents.chunks import TEXT
 from tasks.formats.documents.text import clean, normal_words
 from tasks.formats.documents.words import BLOCK, WORDS, spaced, words
+from tasks.stages.chunks import ChunksConfig
+from tasks.stages.chunks.cut import FEW_WORDS, garbage_reason
+from tasks.stages.paragraphs.passes import paragraphs
 
 
 @pytest.mark.parametrize(
@@ -114,3 +118,10 @@ def test_filters_count_words_of_the_dictionary_and_lines_of_the_stored_text() ->
 
 def test_normal_words_are_counted_by_the_dictionary() -> None:
     assert normal_words("ＡＩは、人工知能です！") == ["ai", "は", "人工", "知能", "です"]
+
+
+def test_chunks_and_paragraphs_count_words_of_the_dictionary() -> None:
+    assert garbage_reason("我们热爱中国人民", TEXT, ChunksConfig(min_words=5)) == FEW_WORDS
+    assert not garbage_reason("我们热爱中国人民", TEXT, ChunksConfig(min_words=4))
+    (paragraph,) = paragraphs("我们热爱中国人民。")
+    assert paragraph.normal == "我们 热爱 中国 人民"
