@@ -74,6 +74,13 @@ def test_only_spaces_are_added_and_no_line_depends_on_another(text: str) -> None
     assert spaced(found) == found or "\u200d" in text
 
 
+def test_a_line_longer_than_a_block_has_the_same_words_alone() -> None:
+    lines = [
+        unit * (size // len(unit)) for size in (BLOCK - 1, BLOCK, BLOCK + 4, 3 * BLOCK) for unit in ("中", "国人 a")
+    ]
+    assert spaced("\n".join(["中国", *lines])) == "\n".join(["中国", *map(spaced, lines)])
+
+
 def test_words_of_cleaned_text_do_not_begin_with_a_mark() -> None:
     text = clean("ន\u17b6\u17c6ខ្លាំងគ្រឿងสู้ๆ のが゙ 葛\u3099")
     assert not [word for word in words(text) if unicodedata.category(word[0]).startswith("M")]
