@@ -37,7 +37,7 @@ from tasks.formats.hooks import Hooks, words_version
 from tasks.stages.chunks import ChunksConfig
 from tasks.stages.chunks.cut import KEPT, RUN, CutJob, cut_part
 
-VERSION = 2
+VERSION = 3
 
 COPY = np.dtype([("key", "<u8"), ("of", HALVES)])
 """Record of a duplicate chunk: its row in `cut/` as a row id, and the id of the kept chunk."""

@@ -56,7 +56,7 @@ from tasks.stages.decontaminate.passes import (
     smallest_texts,
 )
 
-VERSION = 1
+VERSION = 2
 _COMMON = pa.schema([pa.field("ngram", pa.int64(), nullable=False), pa.field("hash", pa.uint64(), nullable=False)])
 PAGE = "report.html"
 

@@ -46,7 +46,7 @@ from tasks.stages.paragraphs.passes import (
     scan_part,
 )
 
-VERSION = 2
+VERSION = 3
 PAGE, TABLE = "report.html", "boilerplate.parquet"
 
 BOILERPLATE = pa.schema(

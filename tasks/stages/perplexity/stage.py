@@ -49,7 +49,7 @@ from tasks.stages.perplexity.reference import (
 
 log = logging.getLogger("sluice.perplexity")
 
-VERSION = 2
+VERSION = 3
 
 # Minimum number of documents for cut points; quantiles of fewer are too noisy.
 _FEWEST = 100
