@@ -65,7 +65,7 @@ from tasks.stages.consolidate.mask import mask_metadata, mask_texts, mask_titles
 from tasks.stages.consolidate.resolve import copies_in_part, leave_out, resolve_parts, write_replaced
 from tasks.stages.consolidate.rules import COLUMNS, Verdicts, check_measured, step_of, verdicts
 
-VERSION = 12
+VERSION = 13
 
 log = logging.getLogger("sluice.consolidate")
 
