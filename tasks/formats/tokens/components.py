@@ -146,7 +146,7 @@ def _divided(whole: float, sizes: Mapping[str, int], exponents: list[float], dep
     for component, size in sizes.items():
         by_value[component.split(JOINT)[depth]][component] = size
     amounts = {value: float(sum(inside.values())) ** exponents[depth] for value, inside in by_value.items()}
-    total, shares = math.fsum(amounts.values()), {}
+    total, shares = math.fsum(amounts.values()), dict[str, float]()
     for value, inside in by_value.items():
         shares |= _divided(whole * amounts[value] / total, inside, exponents, depth + 1)
     return shares
