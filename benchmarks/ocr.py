@@ -10,7 +10,8 @@ turned by 1, 2 and 3 degrees, and as JPEG of quality 40.
 
 Words are compared as multisets in lower case, Chinese by letter without spaces and punctuation. `order` is that of
 `benchmarks.pdf`, of the page with the least: the share of words that are in the order of the gold. CPU seconds are
-those of one thread, without loading the models. Needs the extra `ocr`. Writes `ocr.json`.
+those of one thread, without loading the models. `rss_mib` is the largest resident memory of the process, before the
+first page is read and at the end. Needs the extra `ocr`. Writes `ocr.json`.
 """
 
 import io

@@ -100,8 +100,9 @@ PAGES = pa.schema(
 )
 """How much a page needs OCR (0 to 1), and whether it was omitted for that reason."""
 
-READ_PAGES = PAGES.append(pa.field("confidence", pa.float32()))
-"""PAGES of a recipe with OCR: also the mean confidence (0 to 1) of the letters of a page that it has read."""
+READ_PAGES = PAGES.append(pa.field("confidence", pa.float32())).append(pa.field("unread", pa.string(), nullable=False))
+"""PAGES of a recipe with OCR: also the mean confidence (0 to 1) of the letters of a page that it has read, and why it
+has given no text of another."""
 
 CONTAMINATION = "contamination"
 """Kind of the artifact, its role as an input, and the folder with one row per document."""

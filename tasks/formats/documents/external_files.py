@@ -252,12 +252,18 @@ def zip_errors() -> Iterator[None]:
         raise OSError(f"it cannot be unpacked: {error}") from error
 
 
-def _selected_members(archive: zipfile.ZipFile, size: int, endings: re.Pattern[str]) -> list[zipfile.ZipInfo]:
-    """Returns the members to read, in the order of the archive."""
-    files = [member for member in archive.infolist() if not member.is_dir() and not _JUNK.search(member.filename)]
+def zip_files(archive: zipfile.ZipFile, size: int) -> list[zipfile.ZipInfo]:
+    """Returns the members of a zip file of `size` bytes, without folders; raises OSError if they overlap."""
+    files = [member for member in archive.infolist() if not member.is_dir()]
     # Deflate expands data a thousandfold at most; overlapping members have no limit.
     if sum(member.compress_size for member in files) > size:
         raise OSError("the members of the zip file overlap: it is a zip bomb")
+    return files
+
+
+def _selected_members(archive: zipfile.ZipFile, size: int, endings: re.Pattern[str]) -> list[zipfile.ZipInfo]:
+    """Returns the members to read, in the order of the archive."""
+    files = [member for member in zip_files(archive, size) if not _JUNK.search(member.filename)]
     selected = [member for member in files if endings.search(member.filename)] or files
     if len(selected) > 1 and selected is files:
         raise OSError(f"none of the {len(files)} files in the zip file has an expected suffix: unpack it")

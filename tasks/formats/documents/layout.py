@@ -32,10 +32,17 @@ class LayoutSpan:
 class PageScore:
     """How much a page needs OCR: 1-based page number, score from 0 to 1, and whether the page was omitted for it.
 
-    `confidence` is the mean confidence, from 0 to 1, of the letters of a page that was read by recognition.
+    `confidence` is the mean confidence, from 0 to 1, of the letters of a page that was read by recognition; `unread` is
+    why recognition has given no text of the page, such as "ocr_uncertain", "" for a page that it has read or not tried.
     """
 
     page: int
     score: float
     needs_ocr: bool
     confidence: float | None = None
+    unread: str = ""
+
+    @property
+    def rejection(self) -> str:
+        """The reason for which the page gives no text; "" for a page with text."""
+        return self.unread or "needs_ocr" if self.needs_ocr else ""

@@ -75,6 +75,22 @@ class Block:
     pieces: tuple[LayoutSpan, ...] = ()
 
 
+def more_rows(number: int) -> tuple[str, ...]:
+    """Returns the last row of a table that has lost so many rows."""
+    return (f"({number:,} more rows)",)
+
+
+def with_first_rows(block: Block, most: int | None) -> Block:
+    """Returns a block; of a table with more than `most` rows it has the first of them and a row that counts the others.
+
+    >>> with_first_rows(Block("table", rows=(("Part",), ("Hinge",), ("Door",), ("Lock",))), 2).rows
+    (('Part',), ('Hinge',), ('(2 more rows)',))
+    """
+    if most is None or len(block.rows) <= most:
+        return block
+    return replace(block, rows=(*block.rows[:most], more_rows(len(block.rows) - most)))
+
+
 def write(blocks: Iterable[Block], form: Form) -> str:
     """Returns the text of the blocks in the given form."""
     return written(blocks, form)[0]

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from lxml import etree
 
-from tasks.formats.documents.external_files import zip_errors
+from tasks.formats.documents.external_files import zip_errors, zip_files
 
 _ENTRY = b"PK\x01\x02"  # the beginning of each entry of the directory
 _ENCRYPTED = 1
@@ -54,11 +54,9 @@ class ZipPackage:
         try:
             with zip_errors():
                 self._archive = zipfile.ZipFile(io.BytesIO(data))
+            entries = zip_files(self._archive, len(data))
         except (OSError, struct.error) as error:
             raise PackageError("damaged") from error
-        entries = [entry for entry in self._archive.infolist() if not entry.is_dir()]
-        if sum(entry.compress_size for entry in entries) > len(data):
-            raise PackageError("damaged")  # a zip bomb: members overlap
         self._entries = {entry.filename.replace("\\", "/"): entry for entry in entries}
         self._by_lower = {name.lower(): entry for name, entry in self._entries.items()}
         self.names = tuple(self._entries)

@@ -20,13 +20,16 @@ from tasks.formats.pdf.lines import Line
 from tasks.formats.pdf.segments import Table
 from tasks.formats.pdf.tables import table_of, table_runs
 
-_LISTING_MONO = 0.75
+LISTING_MONO = 0.75
+"""Minimum share of monospaced characters of a line, or of a part of one, of a listing."""
 _LISTING_APART = 0.35
 _LISTING_BLANK = 0.7
 """Minimum gaps between lines, in font sizes: around a listing of one line, and for a blank line."""
 _LISTING_FARTHEST = 3.0
 _LISTING_COLUMNS = 200
 
+LEVELS = 6
+"""Number of levels of headings."""
 KINDS = ("paragraph", "heading", "item", "caption", "footnote", "formula", "table", "code", "contents", "turned")
 
 _BULLET = re.compile(r"[•◦▪‣∙●○■]\s?|[–—*-]\s|\(?[0-9]{1,3}[.)]\s|\[[0-9]{1,3}\]\s|\([a-z]\)\s|\(?[ivx]{1,4}[.)]\s")
@@ -390,7 +393,7 @@ def _listing_runs(lines: Sequence[Line]) -> list[tuple[int, int]]:
         end = index
         while (
             end < len(lines)
-            and lines[end].mono >= _LISTING_MONO
+            and lines[end].mono >= LISTING_MONO
             and (end == index or _gap_above(lines, end) < _LISTING_FARTHEST)
         ):
             end += 1

@@ -1,4 +1,4 @@
-"""A PDF file as one text with the position of each block, and the OCR score of each page.
+"""A PDF file as blocks with their positions on its pages, and the OCR score of each page.
 
 Reads the bytes of a file. Pages without a usable text layer may be read from their bitmaps, after all others. Running
 heads, running feet and page numbers, which repeat at the same position from page to page, are removed; paragraphs that
@@ -16,25 +16,23 @@ from typing import Any
 from tasks.formats.documents.layout import Box, LayoutSpan, PageScore
 from tasks.formats.documents.structure import Block, Kind, written
 from tasks.formats.documents.text import clean, clean_code
-from tasks.formats.pdf.blocks import END, BodyStyle, PdfBlock, blocks, step_of
+from tasks.formats.pdf.blocks import END, LEVELS, LISTING_MONO, BodyStyle, PdfBlock, blocks, step_of
 from tasks.formats.pdf.characters import displayed
 from tasks.formats.pdf.columns import regions
 from tasks.formats.pdf.health import NEEDS_OCR, health
 from tasks.formats.pdf.lines import lines
 from tasks.formats.pdf.reader import Limits, open_pdf, pages, title_of
-from tasks.formats.pdf.recognized import ReadPage
+from tasks.formats.pdf.recognized import ReadPage, Unread
 from tasks.formats.pdf.render import Bitmap, render_page
 from tasks.formats.pdf.rulings import dividers, with_tables
 from tasks.formats.pdf.segments import Segment, segments, without_ruby
 
 _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 _DIVIDED_WORD = re.compile(r"([^\W\d_]+(?:-[^\W\d_]+)*)-$")
-_FIRST_WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 _FLOAT_KINDS = frozenset(("caption", "table", "footnote", "turned"))
 _MOST_FLOATS = 60
-_LEVELS = 6
-_MONO_DOCUMENT, _LISTING_MONO = 0.85, 0.75
-"""Minimum share of monospaced characters of a document without listings, and of a segment of a listing."""
+_MONO_DOCUMENT = 0.85
+"""Minimum share of monospaced characters of a document without listings."""
 # Kinds that a block of a document has, too; an item keeps its own bullet or number, and is a paragraph.
 _KINDS: dict[str, Kind] = {
     "heading": "heading",
@@ -73,12 +71,12 @@ class BitmapReader:
     """Reads the bitmaps of pages without usable text.
 
     Attributes:
-        read: returns what a bitmap says; None if it cannot be read.
+        read: returns what a bitmap says; raises `Unread` if it cannot be read.
         dpi: dots per inch of the bitmaps.
         max_pages: maximum number of pages of a file that it reads; the pages after them still need OCR.
     """
 
-    read: Callable[[Bitmap], ReadPage | None]
+    read: Callable[[Bitmap], ReadPage]
     dpi: int = 200
     max_pages: int = 500
 
@@ -175,12 +173,10 @@ def read_pdf(
             scores.append(PageScore(raw.number, round(score, 3), unreadable and ocr_blocks is None))
             pages_read.append(page)
         if bitmaps:
-            read = _read_bitmaps(document, scores, bitmaps)
-            for number, found in read.items():
+            for number, found in _read_bitmaps(document, scores, bitmaps).items():
                 page = pages_read[number - 1]
                 page.height, page.upright = found.height or page.height, found.segments
                 page.other = [replace(block, page=number) for block in found.blocks]
-                scores[number - 1] = replace(scores[number - 1], needs_ocr=False, confidence=found.confidence)
                 to_displayed[number] = found.displayed
     blocks_read = _blocks(pages_read)
     joined = [
@@ -194,17 +190,20 @@ def _displayed(piece: LayoutSpan, place: Callable[[Box], Box] | None) -> LayoutS
     return replace(piece, box=place(piece.box)) if place else piece
 
 
-def _read_bitmaps(document: Any, scores: Sequence[PageScore], reader: BitmapReader) -> dict[int, ReadPage]:
-    """Returns what the bitmaps of the pages that need OCR say, by page number; pages that cannot be read are missing.
+def _read_bitmaps(document: Any, scores: list[PageScore], reader: BitmapReader) -> dict[int, ReadPage]:
+    """Returns what the bitmaps of the pages that need OCR say, by page number, and completes the scores of the pages.
 
     They are read after all other pages, so that their time does not count as time of the text layer.
     """
     read: dict[int, ReadPage] = {}
-    for number in [score.page for score in scores if score.needs_ocr][: reader.max_pages]:
-        bitmap = render_page(document, number, reader.dpi)
-        found = reader.read(bitmap) if bitmap else None
-        if found is not None:
-            read[number] = found
+    for at, score in [(at, score) for at, score in enumerate(scores) if score.needs_ocr][: reader.max_pages]:
+        try:
+            if (bitmap := render_page(document, score.page, reader.dpi)) is None:
+                raise Unread("not_drawn")
+            found = read[score.page] = reader.read(bitmap)
+            scores[at] = replace(score, needs_ocr=False, confidence=found.confidence)
+        except Unread as unread:
+            scores[at] = replace(score, unread=f"ocr_{unread.reason}")
     return read
 
 
@@ -241,7 +240,7 @@ def with_levels(blocks: Sequence[PdfBlock]) -> list[PdfBlock]:
     Headings that have a level keep it.
     """
     sizes = {round(2 * block.size) for block in blocks if block.kind == "heading" and not block.level}
-    ranks = {size: min(rank, _LEVELS) for rank, size in enumerate(sorted(sizes, reverse=True), 1)}
+    ranks = {size: min(rank, LEVELS) for rank, size in enumerate(sorted(sizes, reverse=True), 1)}
     return [
         replace(block, level=ranks[round(2 * block.size)]) if block.kind == "heading" and not block.level else block
         for block in blocks
@@ -260,7 +259,7 @@ def _body_style(pages: Sequence[Sequence[Segment]]) -> BodyStyle:
     weights: Counter[int] = Counter()
     for page in pages:
         for segment in page:
-            if is_mono or segment.mono < _LISTING_MONO:
+            if is_mono or segment.mono < LISTING_MONO:
                 sizes[segment.size] += len(segment.text)
                 weights[segment.weight] += len(segment.text)
     size = max(sizes, key=lambda size: (sizes[size], size), default=10.0)
@@ -419,7 +418,7 @@ def _separator(before: str, after: str, words: set[str]) -> tuple[str, bool]:
     neither occurs, it is removed between lower-case letters. In a compound of three parts the two parts at the hyphen
     are looked up in the same way, and the hyphen is kept if the first of them is a word.
     """
-    left, right = _DIVIDED_WORD.search(before[-80:]), _FIRST_WORD.match(after)
+    left, right = _DIVIDED_WORD.search(before[-80:]), _WORD.match(after)
     if left is None or right is None:
         return (" ", False) if not _are_unspaced(before[-1:], after[:1]) else ("", False)
     whole = (left[1] + right[0]).lower()

@@ -28,8 +28,8 @@ from tasks.core.errors import InputError, SluiceError, TransientError
 
 log = logging.getLogger("sluice.extract")
 
-SECTION = "[extract.parsers.pdf.endpoint]"
-PROMPT = (
+_SECTION = "[extract.parsers.pdf.endpoint]"
+_PROMPT = (
     "Read this page of a document. Write all of its text in reading order, exactly as it is printed, in its own "
     "language, as Markdown: # for headings, - or 1. for items of lists, Markdown tables for tables, ``` for code, TeX "
     "between $ signs for formulas and between $$ signs for formulas on a line of their own. Join the lines of a "
@@ -67,14 +67,14 @@ class Endpoint(Config):
     over_http: bool = False
     """Whether pages and key may be sent over http to another machine."""
 
-    prompt: str = Field(default=PROMPT, min_length=1)
+    prompt: str = Field(default=_PROMPT, min_length=1)
     """What the model is told."""
 
     max_tokens: int = Field(default=8_192, ge=1)
-    """Limit of an answer; a page whose answer reaches it still needs OCR."""
+    """Limit of an answer; a page whose answer reaches it gives no text."""
 
     timeout_s: float = Field(default=300.0, gt=0)
-    """Seconds without any byte of the answer after which a request fails."""
+    """Seconds from a request to the end of its answer, after which it fails."""
 
     tries: int = Field(default=6, ge=1, le=20)
     """Requests per page; the pauses between them are 1, 2, 4 seconds and so on, or as long as the server states, at
@@ -84,8 +84,12 @@ class Endpoint(Config):
     @classmethod
     def _is_address(cls, value: str) -> str:
         # With Problems, the message of the recipe does not show the value, which may have a secret.
-        parts = urlsplit(value)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        try:
+            parts = urlsplit(value)
+            is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:  # it shows the value
+            is_address = False
+        if not is_address or parts.query or parts.fragment:
             raise Problems(["it must be an address such as https://host/v1, without a query"])
         if "@" in parts.netloc:
             raise Problems(["it must not contain a login: write key = env:NAME or file:/path"])
@@ -108,7 +112,8 @@ class Endpoint(Config):
     @property
     def longest_s(self) -> float:
         """Maximum seconds for which a page may wait for its answer."""
-        return self.tries * (self.timeout_s + _CONNECT_S + _LONGEST_PAUSE_S)
+        # The limit is checked between two reads, and a read may take as long.
+        return self.tries * (2 * self.timeout_s + _CONNECT_S + _LONGEST_PAUSE_S)
 
     def read_key(self) -> str:
         """Returns the API key; "" if there is none.
@@ -121,10 +126,10 @@ class Endpoint(Config):
         try:
             value = read_reference(self.key).strip()
         except (OSError, KeyError, UnicodeDecodeError):
-            cause = f"the key of {SECTION} is not found at {self.key}"
+            cause = f"the key of {_SECTION} is not found at {self.key}"
             raise InputError(cause, "set it where the stage runs") from None
         if not value or not value.isascii() or not value.isprintable():
-            cause = f"the key of {SECTION} at {self.key} is not a valid header value"
+            cause = f"the key of {_SECTION} at {self.key} is not a valid header value"
             raise InputError(cause, "it must be one line of printable ASCII")
         return value
 
@@ -203,12 +208,12 @@ class Client:
         self._failed += 1
         if not failure.reached:
             raise TransientError(
-                f"{url} cannot be reached ({failure.reason})", f"start the model server, or correct {SECTION} url"
+                f"{url} cannot be reached ({failure.reason})", f"start the model server, or correct {_SECTION} url"
             )
         if self._failed >= _MOST_FAILURES:
             kind = TransientError if failure.again else InputError
             cause = f"{url} has not read {self._failed} pages in a row ({failure.reason})"
-            raise kind(cause, f"see the log of the model server, or correct {SECTION}")
+            raise kind(cause, f"see the log of the model server, or correct {_SECTION}")
 
     def _request(self, png: bytes) -> bytes:
         picture = {"url": "data:image/png;base64," + base64.b64encode(png).decode()}
@@ -226,6 +231,7 @@ class Client:
         """Returns the answer to one request; raises _Failure, or InputError for what would fail for every page."""
         import requests
 
+        until = time.monotonic() + self._endpoint.timeout_s
         try:
             with self._session.post(
                 f"{self._endpoint.url}/chat/completions",
@@ -237,7 +243,7 @@ class Client:
             ) as response:
                 if response.status_code != 200:
                     raise self._failure_of(response.status_code, response.headers.get("Retry-After", ""))
-                return _parsed(_content(response))
+                return _parsed(_content(response, until))
         except requests.RequestException as error:
             raise _failure_of(error) from None
 
@@ -245,12 +251,12 @@ class Client:
         url, reason = self._endpoint.url, f"HTTP {status}"
         if status in (401, 403):
             stated = f"the key at {self._endpoint.key}" if self._endpoint.key else "requests without a key"
-            return InputError(f"{url} refuses {stated} ({reason})", f"correct the key, or {SECTION} key")
+            return InputError(f"{url} refuses {stated} ({reason})", f"correct the key, or {_SECTION} key")
         if status == 404:
             cause = f"{url} has no model {self._endpoint.model}, or is not the address of the API ({reason})"
-            return InputError(cause, f"correct url, which usually ends in /v1, or model in {SECTION}")
+            return InputError(cause, f"correct url, which usually ends in /v1, or model in {_SECTION}")
         if status < 400:
-            return InputError(f"{url} answers with {reason}, not with the text of a page", f"correct {SECTION} url")
+            return InputError(f"{url} answers with {reason}, not with the text of a page", f"correct {_SECTION} url")
         return _Failure(reason, again=status >= 500 or status in _OVERLOADED, pause_s=_seconds(retry_after))
 
     @cached_property
@@ -282,12 +288,21 @@ def _failure_of(error: Exception) -> _Failure:
     return _Failure(type(error).__name__)
 
 
-def _content(response: Any) -> bytes:
+def _content(response: Any, until: float) -> bytes:
+    """Returns the body of a response; raises _Failure if its end is not read until this time (`time.monotonic`)."""
+    import requests
+
     data = bytearray()
-    for block in response.iter_content(1 << 16):
-        data += block
-        if len(data) > _MOST_BYTES:
-            raise _Failure(f"an answer of more than {_MOST_BYTES >> 20} MiB")
+    try:
+        # read1 returns what has arrived; other reads wait for a full block, of which a server may send a byte a minute.
+        while block := response.raw.read1(1 << 16, decode_content=True):
+            data += block
+            if len(data) > _MOST_BYTES:
+                raise _Failure(f"an answer of more than {_MOST_BYTES >> 20} MiB")
+            if time.monotonic() > until:
+                raise _Failure("an answer that takes too long")
+    except requests.packages.urllib3.exceptions.HTTPError as error:  # type: ignore[attr-defined]  # not in its stubs
+        raise _Failure(type(error).__name__) from None
     return bytes(data)
 
 

@@ -2,8 +2,9 @@ r"""Markdown of a page, as a vision model writes it, as blocks.
 
 Pure functions over text that may be anything. Reads the marks of CommonMark 0.31 that models use: headings with #,
 items, fenced code, tables of GitHub Flavored Markdown (section 4.10), and tables in HTML, which models write for cells
-over several columns. Formulas stay TeX between dollar signs; those on lines of their own are blocks. Marks within a
-line (emphasis, escapes, links, pictures) are removed, because PDF files have none; code and formulas keep theirs.
+over several columns or rows. Formulas stay TeX between dollar signs; those on lines of their own are blocks. Marks
+within a line (emphasis, escapes, links, pictures) are removed, because PDF files have none; code and formulas keep
+theirs.
 
     >>> for block in blocks_of("# Ice\n\nThe *thick* ice.\n\n$$\na = b\n$$", (0.0, 0.0, 1.0, 1.0)):
     ...     print(block.kind, block.lines)
@@ -15,16 +16,17 @@ line (emphasis, escapes, links, pictures) are removed, because PDF files have no
 import html
 import re
 from collections.abc import Iterator, Sequence
-from html.parser import HTMLParser
+from dataclasses import dataclass
 
 from tasks.formats.documents.layout import Box
-from tasks.formats.pdf.blocks import END, PdfBlock
+from tasks.formats.pdf.blocks import END, LEVELS, PdfBlock
+from tasks.formats.pdf.segments import Table
 
 _SIZE = 10.0
 _LARGER = 2.0
 """Font sizes in points: of text, and how much larger each level of headings is. They only rank headings."""
-_LEVELS = 6
 _MOST_CELLS = 20_000
+_MOST_SPANNED = 100
 
 _HEADING = re.compile(r"[ ]{0,3}(#{1,6})[ \t]++(.*)")
 _FENCE = re.compile(r"[ ]{0,3}(`{3,}|~{3,})[^`]*")
@@ -33,6 +35,12 @@ _RULE = re.compile(r"[ ]{0,3}([-*_])[ \t]*+(?:\1[ \t]*+){2,}+")
 _DELIMITER = re.compile(r"[ ]*+\|?[ ]*+:?-++:?[ ]*+(?:\|[ ]*+:?-++:?[ ]*+)*+\|?[ ]*+")
 _BAR = re.compile(r"(?<!\\)\|")
 _FORMULA_ENDS = {"$$": "$$", r"\[": r"\]"}
+_NUMBER = re.compile(r"[.,;]?+[ \t]*+(?:\([^\s()]{1,12}+\))?+[.,;]?+")
+"""What may follow a formula on its line: its number, such as "(1)", and a punctuation mark."""
+_TABLE = re.compile(r"[ \t]*+<table\b", re.IGNORECASE)
+_AROUND_TABLE = re.compile(r"(?<=</table>)(?!\Z)|(?<!\A)(?=<table\b)", re.IGNORECASE)
+_TABLE_TAG = re.compile(r"<(/?)(table|caption|thead|tbody|tfoot|tr|td|th)\b([^<>]*+)>", re.IGNORECASE)
+_SPAN = re.compile(r"\b(col|row)span\s*+=\s*+[\"']?+\s*+(\d{1,4})", re.IGNORECASE)
 _FRONT = re.compile(r"\A---\n(?:[a-z_]++:[^\n]*+\n)++---(?:\n|\Z)")
 _ALL_FENCED = re.compile(r"\A```(?:markdown|md)?[ ]*+\n(.*?)\n```\Z", re.DOTALL)
 
@@ -44,9 +52,9 @@ _EMPHASIS = re.compile(
     r"(?<![\w*])\*(?=[^\s*])([^*\n]{1,2000}+)(?<=\S)\*(?![\w*])|(?<!\w)_(?=\S)([^_\n]{1,2000}+)(?<=\S)_(?!\w)"
 )
 _ESCAPE = re.compile(r"\\([\\`*_{}\[\]()#+.!|<>~$-])")
-_RAISED = re.compile(r"<sup>([^<\n]{1,100}+)</sup>")
-_TAG = re.compile(r"</?(?:b|i|u|em|strong|sub|sup|span|p|div|center)(?:\s[^<>\n]{0,200}+)?>")
-_BREAK = re.compile(r"<br\s*+/?>")
+_RAISED = re.compile(r"<sup>([^<\n]{1,100}+)</sup>", re.IGNORECASE)
+_TAG = re.compile(r"</?(?:b|i|u|em|strong|sub|sup|span|p|div|center|table)(?:\s[^<>\n]{0,200}+)?>", re.IGNORECASE)
+_BREAK = re.compile(r"<br\s*+/?>", re.IGNORECASE)
 
 
 def text_of(answer: str) -> str:
@@ -72,7 +80,7 @@ class _Reader:
     """Reads the lines of a page from top to bottom; each line is looked at once or twice."""
 
     def __init__(self, lines: Sequence[str], box: Box) -> None:
-        self._lines = lines
+        self._lines = list(lines)
         self._box = box
         self._at = 0
 
@@ -88,17 +96,20 @@ class _Reader:
             elif _FENCE.fullmatch(line):
                 yield from self._code()
             elif line.lstrip().startswith(tuple(_FORMULA_ENDS)):
-                yield self._formula()
+                yield from self._formula()
             elif self._begins_table():
                 yield from self._table()
-            elif line.lstrip().lower().startswith("<table"):
+            elif _TABLE.match(line):
                 yield from self._html_table()
             else:
                 yield from self._paragraph()
 
     def _heading(self, level: int, marked: str) -> Iterator[PdfBlock]:
-        if text := _plain(marked.rstrip().rstrip("#")).replace(END, " ").strip():
-            size = _SIZE + _LARGER * (_LEVELS + 1 - level)
+        text = marked.rstrip()
+        if not (unmarked := text.rstrip("#")) or unmarked[-1].isspace():  # else its last word has the signs
+            text = unmarked
+        if text := _plain(text).replace(END, " ").strip():
+            size = _SIZE + _LARGER * (LEVELS + 1 - level)
             yield PdfBlock("heading", (text,), 1, self._box, size, level=level)
 
     def _code(self) -> Iterator[PdfBlock]:
@@ -115,19 +126,25 @@ class _Reader:
         if any(map(str.strip, code)):
             yield PdfBlock("code", tuple(code), 1, self._box, _SIZE)
 
-    def _formula(self) -> PdfBlock:
-        """Reads a formula to its end, or to the next blank line if it has none."""
+    def _formula(self) -> Iterator[PdfBlock]:
+        """Reads a formula to its end, or to the next blank line if it has none; text after its end is read next."""
         line = self._lines[self._at].strip()
-        mark = line[:2]
-        end, parts = _FORMULA_ENDS[mark], [line[2:]]
-        while not (parts[-1].rstrip().endswith(end)):
-            self._at += 1
-            if self._at >= len(self._lines) or not self._lines[self._at].strip():
-                break
-            parts.append(self._lines[self._at])
+        end = _FORMULA_ENDS[line[:2]]
+        tex, found, rest = line[2:].partition(end)
+        if found and not _NUMBER.fullmatch(rest.strip()):
+            yield from self._paragraph()  # a sentence that begins with a formula
+            return
         self._at += 1
-        tex = " ".join(" ".join(parts).strip().removesuffix(end).split())
-        return PdfBlock("formula", (f"$${tex}$$",), 1, self._box, _SIZE)
+        parts = [tex]
+        while not found and self._at < len(self._lines) and self._lines[self._at].strip():
+            tex, found, rest = self._lines[self._at].partition(end)
+            parts.append(tex)
+            self._at += 1
+        if not _NUMBER.fullmatch(rest := rest.strip()):
+            self._at -= 1
+            self._lines[self._at], rest = rest, ""
+        if tex := " ".join(" ".join(parts).split()):
+            yield PdfBlock("formula", (f"$${tex}$$ {rest}".rstrip(),), 1, self._box, _SIZE)
 
     def _begins_table(self) -> bool:
         if self._at + 1 >= len(self._lines) or "|" not in self._lines[self._at]:
@@ -144,23 +161,41 @@ class _Reader:
         yield from self._rows(rows, head=any(rows[0]))
 
     def _html_table(self) -> Iterator[PdfBlock]:
-        start = self._at
-        while self._at < len(self._lines):
-            self._at += 1
-            if "</table" in self._lines[self._at - 1].lower():
+        """Reads a table to its end tag, or to the next blank line if it has none; its text outside of cells is kept."""
+        start, end = self._at, self._table_end()
+        self._at = end
+        table = _HtmlTable("\n".join(self._lines[start:end]))
+        yield from self._text("paragraph", table.before)
+        yield from self._rows([[_cell(cell) for cell in row] for row in table.rows], head=table.head)
+        yield from self._text("paragraph", table.after)
+
+    def _table_end(self) -> int:
+        """Returns the end of the lines of a table; text around the tags of tables becomes lines of its own.
+
+        A table without an end tag, which ends at the next blank line, is told by the one that begins after that line.
+        """
+        at, depth, passed_blank = self._at, 0, False
+        while at < len(self._lines):
+            line, *others = _AROUND_TABLE.split(self._lines[at].strip())
+            if others:  # all at once, because a line may consist of thousands of tables
+                self._lines[at : at + 1] = line, *others
+            begins = _TABLE.match(line) is not None
+            passed_blank = passed_blank or not line
+            if begins and passed_blank:
                 break
-        parser = _TableParser()
-        parser.feed("\n".join(self._lines[start : self._at]))
-        yield from self._rows([[_cell(cell) for cell in row] for row in parser.rows], head=parser.head)
+            depth += begins - line.lower().endswith("</table>")
+            at += 1
+            if depth <= 0:
+                return at
+        return next((at for at in range(self._at, len(self._lines)) if not self._lines[at].strip()), len(self._lines))
 
     def _rows(self, rows: Sequence[Sequence[str]], *, head: bool) -> Iterator[PdfBlock]:
         filled = [row for row in rows if any(row)]
-        width = max(map(len, filled), default=0)
+        width = max((at + 1 for row in filled for at, cell in enumerate(row) if cell), default=0)
         if not 0 < width * len(filled) <= _MOST_CELLS:
             return
-        even = tuple((*row, *[""] * (width - len(row))) for row in filled)
-        lines = tuple(" | ".join(row) for row in even)
-        yield PdfBlock("table", lines, 1, self._box, _SIZE, rows=even, header_rows=int(head))
+        table = Table(tuple((*row[:width], *[""] * (width - len(row))) for row in filled), int(head))
+        yield PdfBlock("table", table.lines, 1, self._box, _SIZE, rows=table.rows, header_rows=table.header_rows)
 
     def _paragraph(self) -> Iterator[PdfBlock]:
         kind = "item" if _ITEM.match(self._lines[self._at]) else "paragraph"
@@ -169,17 +204,21 @@ class _Reader:
         while self._at < len(self._lines) and not self._ends_paragraph(self._lines[self._at]):
             lines.append(self._lines[self._at])
             self._at += 1
-        text = _plain("\n".join(line.strip() + (END if line.endswith("  ") else "") for line in lines))
-        if kept := _soft_lines(text):
-            yield PdfBlock(kind, kept, 1, self._box, _SIZE)
+        yield from self._text(kind, "\n".join(line.strip() + (END if line.endswith("  ") else "") for line in lines))
+
+    def _text(self, kind: str, marked: str) -> Iterator[PdfBlock]:
+        if lines := _soft_lines(_plain(marked)):
+            yield PdfBlock(kind, lines, 1, self._box, _SIZE)
 
     def _ends_paragraph(self, line: str) -> bool:
         return bool(
             not line.strip()
+            or _RULE.fullmatch(line)
             or _HEADING.fullmatch(line)
             or _ITEM.match(line)
             or _FENCE.fullmatch(line)
-            or line.lstrip().startswith((*_FORMULA_ENDS, "<table"))
+            or line.lstrip().startswith(tuple(_FORMULA_ENDS))
+            or _TABLE.match(line)
             or self._begins_table()
         )
 
@@ -220,37 +259,73 @@ def _unmarked(part: str) -> str:
     return html.unescape(_ESCAPE.sub(r"\1", _TAG.sub("", part)))
 
 
-class _TableParser(HTMLParser):
-    """Rows of a table in HTML; a cell over several columns is in the first of them.
+@dataclass(frozen=True)
+class _HtmlCell:
+    text: str
+    is_header: bool
+    columns: int
+    rows: int
+
+
+class _HtmlTable:
+    """A table in HTML, of tags that need not be closed; other tags and references are left in its texts.
+
+    A cell over several rows is repeated in each of them, one over several columns is in the first of them.
 
     Attributes:
         rows: its rows, each with its cells.
         head: whether the first row is a head.
+        before: text before the first cell, such as a caption.
+        after: other text outside of cells.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.rows: list[list[str]] = []
-        self.head = False
-        self._open = False
-        self._spanned = 0
+    def __init__(self, markup: str) -> None:
+        self._cells: list[list[_HtmlCell]] = [[]]
+        outside: tuple[list[str], list[str]] = ([], [])
+        at, cell = 0, None
+        for tag in _TABLE_TAG.finditer(markup):
+            self._add(cell, markup[at : tag.start()], outside)
+            at, name = tag.end(), tag[2].lower()
+            cell = tag if name in ("td", "th") and not tag[1] else None
+            if name == "tr" and self._cells[-1]:
+                self._cells.append([])
+        self._add(cell, markup[at:], outside)
+        filled = [row for row in self._cells if row]
+        self.rows = _placed(filled)
+        self.head = any(one.is_header for row in filled[:1] for one in row)
+        self.before, self.after = ("\n".join(parts) for parts in outside)
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag == "tr":
-            self.rows.append([])
-            self._open = False
-        elif tag in ("td", "th") and self.rows:
-            self.head = self.head or (tag == "th" and len(self.rows) == 1)
-            self.rows[-1].append("")
-            self._open = True
-            span = dict(attrs).get("colspan") or "1"
-            self._spanned = min(int(span), 100) - 1 if span.isascii() and span.isdecimal() and len(span) < 4 else 0
+    def _add(self, cell: re.Match[str] | None, text: str, outside: tuple[list[str], list[str]]) -> None:
+        if cell is None:
+            if text.strip():
+                outside[any(self._cells)].append(text.strip())
+            return
+        spans = {kind.lower(): max(1, min(int(number), _MOST_SPANNED)) for kind, number in _SPAN.findall(cell[3])}
+        is_header = cell[2].lower() == "th"
+        self._cells[-1].append(_HtmlCell(text, is_header, spans.get("col", 1), spans.get("row", 1)))
 
-    def handle_endtag(self, tag: str) -> None:
-        if tag in ("td", "th") and self._open:
-            self.rows[-1] += [""] * self._spanned
-            self._open = False
 
-    def handle_data(self, data: str) -> None:
-        if self._open:
-            self.rows[-1][-1] += data
+def _placed(cells: Sequence[Sequence[_HtmlCell]]) -> list[list[str]]:
+    """Returns the texts of the cells at their positions, of a little more than `_MOST_CELLS` at most."""
+    placed: list[list[str]] = []
+    reaching: dict[int, tuple[str, int]] = {}  # by column: text of a cell, and the number of rows that it still reaches
+    count = 0
+    for row in cells:
+        texts: list[str] = []
+        for cell in (*row, None):
+            while (column := len(texts)) in reaching:
+                text, left = reaching.pop(column)
+                texts.append(text)
+                if left > 1:
+                    reaching[column] = text, left - 1
+            if cell is None or count + len(texts) > _MOST_CELLS:
+                break
+            for text in (cell.text, *[""] * (cell.columns - 1)):
+                if cell.rows > 1:
+                    reaching[len(texts)] = text, cell.rows - 1
+                texts.append(text)
+        placed.append(texts)
+        count += len(texts)
+        if count > _MOST_CELLS:
+            break
+    return placed

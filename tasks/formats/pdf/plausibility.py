@@ -16,9 +16,6 @@ import numpy as np
 
 from tasks.formats.pdf.render import Bitmap
 
-REASONS = ("length", "too_long", "apology", "prompt", "repetition", "scripts", "too_much_text", "too_little_text")
-"""Why an answer is refused, in the order of the checks."""
-
 _STROKE = 3.0
 """Width in points up to which a run of dark pixels is a stroke of a letter; pictures have longer ones."""
 _CONTRAST = 48
@@ -38,6 +35,8 @@ _LINE_LETTERS, _LINE_COUNT = 12, 8
 _SCRIPT_SHARE, _SCRIPTS = 0.03, 3
 """Share of the letters from which a script counts, and the number of scripts beside Latin and Greek letters that no
 page has."""
+_PROMPT_CHARS = 60
+"""Characters of the prompt that no page has; a shorter prompt may be words of the page."""
 _APOLOGY_CHARS = 600
 _APOLOGY = re.compile(
     r"(?i)\W*+(?:i['’]?m (?:very |so )?sorry|i apologi[sz]e|sorry, (?:but )?i|as an ai\b|i (?:can['’]?t|can ?not)\b"
@@ -75,7 +74,10 @@ def ink_of(bitmap: Bitmap) -> Ink:
 
 
 def refusal(text: str, finish_reason: str, ink: Ink, prompt: str = "") -> str:
-    """Returns why a text cannot be that of a page, one of `REASONS`; "" if it can.
+    """Returns why a text cannot be that of a page; "" if it can.
+
+    The reasons, in the order of the checks: "length", "too_long", "apology", "prompt", "repetition", "scripts",
+    "too_much_text", "too_little_text".
 
     Args:
         text: the answer, as Markdown.
@@ -89,7 +91,7 @@ def refusal(text: str, finish_reason: str, ink: Ink, prompt: str = "") -> str:
         return "too_long"
     if len(text) < _APOLOGY_CHARS and _APOLOGY.match(text):
         return "apology"
-    if prompt and prompt[:60] in text:
+    if len(prompt) >= _PROMPT_CHARS and prompt[:_PROMPT_CHARS] in text:
         return "prompt"
     if _repeats(text):
         return "repetition"

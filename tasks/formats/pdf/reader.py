@@ -17,6 +17,7 @@ import pypdfium2.raw as pdfium
 
 from tasks.formats.documents.layout import Box
 from tasks.formats.pdf.characters import NAMED, REPLACEMENT, TEX, Char, Face, RawPage, turn_of, upright
+from tasks.formats.pdf.rulings import THIN
 
 _INVISIBLE = (pdfium.FPDF_TEXTRENDERMODE_INVISIBLE, pdfium.FPDF_TEXTRENDERMODE_CLIP)
 _BOLD_NAMES = ("bold", "black", "heavy", "cmb1", "bx", "-medi", "demi")
@@ -54,8 +55,6 @@ _PATH, _MOVE, _LINE = pdfium.FPDF_PAGEOBJ_PATH, pdfium.FPDF_SEGMENT_MOVETO, pdfi
 _MOST_OBJECTS, _MOST_PATHS, _MOST_STEPS = 20_000, 3_000, 200
 """Maximum number of objects of a page that are searched for rulings, of its paths and of their lines together, and of
 the lines of one path; more are drawings."""
-_THIN = 2.0
-"""Maximum thickness of a ruling in points."""
 
 
 class _Font(NamedTuple):
@@ -210,6 +209,7 @@ def _page(handle: Any, number: int, limits: Limits, chars: int) -> RawPage:
     if (text_turn := turn_of(page.chars)) != turn:  # PDFium detects lines only in text that a viewer shows upright
         pdfium.FPDFPage_SetRotation(handle, text_turn)
         page.chars = _text(handle, left, top, limits.chars - chars)
+        pdfium.FPDFPage_SetRotation(handle, turn)  # the document keeps it, and `render` draws the page later
     _images(handle, page)
     page.rulings = list(_rulings(handle, page.objects, left, top))
     return upright(page)
@@ -356,7 +356,7 @@ def _rulings(handle: Any, objects: int, left: float, top: float) -> Iterator[Box
             return
         if pdfium.FPDFPageObj_GetBounds(path, *edges):
             x0, y0, x1, y1 = (edge.value for edge in edges)
-            lines = [(x0, y0, x1, y1)] if min(x1 - x0, y1 - y0) <= _THIN else _drawn_lines(path)
+            lines = [(x0, y0, x1, y1)] if min(x1 - x0, y1 - y0) <= THIN else _drawn_lines(path)
             yield from ((x0 - left, top - y1, x1 - left, top - y0) for x0, y0, x1, y1 in lines)
 
 
@@ -387,7 +387,7 @@ def _drawn_lines(path: Any) -> list[Box]:
         if pdfium.FPDFPathSegment_GetClose(step):
             lines.append(_between(to, first))
         now = to
-    return [box for box in lines if min(box[2] - box[0], box[3] - box[1]) <= _THIN]
+    return [box for box in lines if min(box[2] - box[0], box[3] - box[1]) <= THIN]
 
 
 def _between(one: tuple[float, float], other: tuple[float, float]) -> Box:

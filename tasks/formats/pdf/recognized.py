@@ -6,6 +6,7 @@ one font of 10 points), so font size and baseline are measured in the bitmap: th
 letters and the baseline have more ink than the others.
 """
 
+import contextlib
 import math
 import unicodedata
 from collections.abc import Callable, Sequence
@@ -25,15 +26,15 @@ from tasks.formats.pdf.segments import Segment
 Point = tuple[float, float]
 Corners = tuple[Point, Point, Point, Point]
 
-MIN_CONFIDENCE = 0.8
+_MIN_CONFIDENCE = 0.8
 """Certainty from which a line is kept: nine in ten lines of scripts that the models do not know are below it."""
-MIN_MEAN_CONFIDENCE = 0.9
-"""Mean certainty of all letters from which a page counts as read: clean pages in six languages have 0.98 or more, pages
-in Greek, Hebrew, Korean and Hindi 0.82, 0.73, 0.69 and 0.67."""
+_MIN_MEAN_CONFIDENCE = 0.9
+"""Mean certainty of all letters from which a page counts as read: clean pages in five languages have 0.99 or more,
+pages in Greek, Hebrew, Korean and Hindi 0.82, 0.73, 0.69 and 0.67."""
 _WIDEST = 2.0
 """Width of a line in font sizes per letter, from which letters are missing: models omit letters that they do not know,
 and are certain of the commas between them."""
-MAX_SKEW = math.radians(6)
+_MAX_SKEW = math.radians(6)
 _LONG = 3.0
 """Width of a line, in heights, from which its angle is measured."""
 _STEEP = math.radians(30)
@@ -64,6 +65,19 @@ class TextLine:
     text: str
     corners: Corners
     confidence: float
+
+
+class Unread(Exception):
+    """A page gives no text.
+
+    Attributes:
+        reason: why, as an identifier: "no_lines" or "uncertain" of recognition; "no_answer" or a reason of
+            `plausibility.refusal` of a vision model.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -99,8 +113,8 @@ class ReadPage:
         return _turned(x, y, self.skew, self.width / 2, self.height / 2)
 
 
-def read_upright(bitmap: Bitmap, find: Callable[[Bitmap], list[TextLine]]) -> ReadPage | None:
-    """Returns the lines of a page, which may be sideways or upside down; None if they are uncertain in each turn.
+def read_upright(bitmap: Bitmap, find: Callable[[Bitmap], list[TextLine]]) -> ReadPage:
+    """Returns the lines of a page, which may be sideways or upside down.
 
     Lines that run down the page are found, too, so that only two of four turns need to be read: upside down, lines are
     uncertain.
@@ -108,18 +122,20 @@ def read_upright(bitmap: Bitmap, find: Callable[[Bitmap], list[TextLine]]) -> Re
     Args:
         bitmap: the page as displayed.
         find: finds and reads the lines of a bitmap.
+
+    Raises:
+        Unread: the page has no lines, or they are uncertain in each turn.
     """
     lines = find(bitmap)
     if not lines:
-        return None
+        raise Unread("no_lines")
     for turn in (1, 3) if _are_sideways(lines) else (0, 2):
         turned = replace(bitmap, pixels=np.ascontiguousarray(np.rot90(bitmap.pixels, -turn)))
         if turn % 2:
             turned = replace(turned, width=bitmap.height, height=bitmap.width)
-        page = read_page(find(turned) if turn else lines, turned)
-        if page is not None:
-            return replace(page, turn=turn)
-    return None
+        with contextlib.suppress(Unread):
+            return replace(read_page(find(turned) if turn else lines, turned), turn=turn)
+    raise Unread("uncertain")
 
 
 def _are_sideways(lines: Sequence[TextLine]) -> bool:
@@ -129,19 +145,24 @@ def _are_sideways(lines: Sequence[TextLine]) -> bool:
     )
 
 
-def read_page(lines: Sequence[TextLine], bitmap: Bitmap) -> ReadPage | None:
-    """Returns the lines of a page as segments; None if it has none, or if too many of its letters are uncertain.
+def read_page(lines: Sequence[TextLine], bitmap: Bitmap) -> ReadPage:
+    """Returns the lines of a page as segments.
 
     Args:
         lines: all lines, also uncertain ones.
         bitmap: the page that they were read from.
+
+    Raises:
+        Unread: the page has no lines, or too many of its letters are uncertain.
     """
     lines = [line for line in lines if clean(line.text)]
     weights = [max(_letters(line.text), _fewest_letters(line)) for line in lines]
     certain = sum(weight * certainty(line) for weight, line in zip(weights, lines, strict=True))
-    if not lines or certain < MIN_MEAN_CONFIDENCE * sum(weights):
-        return None
-    kept = [line for line in lines if certainty(line) >= MIN_CONFIDENCE]
+    if not lines:
+        raise Unread("no_lines")
+    if certain < _MIN_MEAN_CONFIDENCE * sum(weights):
+        raise Unread("uncertain")
+    kept = [line for line in lines if certainty(line) >= _MIN_CONFIDENCE]
     skew = skew_of(kept)
     grey = bitmap.pixels[:, :, 1]
     measured = [_measured(line, skew, grey, bitmap) for line in kept]
@@ -166,7 +187,7 @@ def _fewest_letters(line: TextLine) -> float:
 
 
 def skew_of(lines: Sequence[TextLine]) -> float:
-    """Returns the angle in radians by which the lines of a page fall to the right; 0 if it is above `MAX_SKEW`.
+    """Returns the angle in radians by which the lines of a page fall to the right; 0 if it is above `_MAX_SKEW`.
 
     It is the median of long lines, each counted by its width.
     """
@@ -179,7 +200,7 @@ def skew_of(lines: Sequence[TextLine]) -> float:
     for angle, width in sorted(angles):
         passed += width
         if passed >= half:
-            return angle if abs(angle) <= MAX_SKEW else 0.0
+            return angle if abs(angle) <= _MAX_SKEW else 0.0
     return 0.0
 
 

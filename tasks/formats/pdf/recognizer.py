@@ -1,10 +1,10 @@
 """Recognition of the text of page bitmaps with the models of rapidocr, an extra.
 
 PP-OCRv6 small (PaddlePaddle; Apache-2.0) finds lines with a segmentation network (differentiable binarization: Liao et
-al., AAAI 2020) and reads each with a network trained with CTC. They know Latin letters with their accents, Greek
-letters, Chinese and Japanese; not Cyrillic, Arabic, Hebrew, Korean, Thai and Indic scripts. The models are files of the
-installed wheel; nothing is downloaded. Each line is read alone and by one thread, so that its text depends neither on
-other lines nor on the load of the machine.
+al., AAAI 2020) and reads each with a network trained with CTC. They know Latin letters with their accents, Chinese and
+Japanese; not Greek, Cyrillic, Arabic, Hebrew, Korean, Thai and Indic scripts. The models are files of the installed
+wheel; nothing is downloaded. Each line is read alone and by one thread, so that its text depends neither on other lines
+nor on the load of the machine.
 """
 
 from functools import cache
@@ -20,8 +20,8 @@ _DETECTION_SIDE = 1280
 _UNLIMITED = 1_000_000
 
 
-def recognize(bitmap: Bitmap) -> ReadPage | None:
-    """Returns the lines of a page; None if too few of its letters are certain."""
+def recognize(bitmap: Bitmap) -> ReadPage:
+    """Returns the lines of a page; raises `Unread` if too few of its letters are certain."""
     return read_upright(bitmap, lines_of)
 
 

@@ -18,7 +18,7 @@ Pixels = npt.NDArray[np.uint8]
 
 MAX_PIXELS = 16_000_000
 """Pixels of a bitmap; a page that is larger has fewer dots per inch. A page of A4 has 3.9 million at 200."""
-MAX_SIDE = 10_000
+_MAX_SIDE = 10_000
 _POINTS_PER_INCH = 72
 _WHITE = 0xFFFFFFFF
 
@@ -39,7 +39,7 @@ def render_page(document: Any, number: int, dpi: int) -> Bitmap | None:
     Args:
         document: PDFium's handle.
         number: page number, from 1.
-        dpi: dots per inch; fewer are drawn if the bitmap would have more than `MAX_PIXELS`, or a side of `MAX_SIDE`.
+        dpi: dots per inch; fewer are drawn if the bitmap would have more than `MAX_PIXELS`, or a side of `_MAX_SIDE`.
 
     Returns:
         the bitmap; None if the page cannot be read, or has no area.
@@ -51,7 +51,7 @@ def render_page(document: Any, number: int, dpi: int) -> Bitmap | None:
         width, height = pdfium.FPDF_GetPageWidthF(page), pdfium.FPDF_GetPageHeightF(page)
         if not (0 < width < math.inf and 0 < height < math.inf):
             return None
-        fits = min(math.sqrt(MAX_PIXELS / (width * height)), MAX_SIDE / max(width, height))
+        fits = min(math.sqrt(MAX_PIXELS / (width * height)), _MAX_SIDE / max(width, height))
         scale = min(dpi / _POINTS_PER_INCH, fits)
         pixels = _drawn(page, max(1, int(width * scale)), max(1, int(height * scale)))
     finally:

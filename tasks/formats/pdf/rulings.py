@@ -2,7 +2,7 @@
 
 Pure functions over segments and rulings (thin boxes, in points, in the orientation of the segments). A ruled table is
 replaced by one segment with its rows, so that the reading order and the paragraphs around it are found as without it.
-Work is limited by `MOST_RULINGS`: a page with more has drawings.
+Work is limited by `_MOST_RULINGS`: a page with more has drawings.
 """
 
 from bisect import bisect_left, bisect_right
@@ -14,10 +14,10 @@ from tasks.formats.pdf.lines import Line, lines
 from tasks.formats.pdf.segments import Segment, Table
 from tasks.formats.pdf.tables import ordered, rows_of
 
-MOST_RULINGS = 200
+_MOST_RULINGS = 200
 """Maximum number of merged rulings of a page, of each direction, with which tables are looked for."""
 THIN = 2.0
-"""Maximum thickness of a ruling."""
+"""Maximum thickness of a ruling in points."""
 _TOUCH = 2.5
 """Distance at which two rulings meet, and at which two parts of a ruling are one."""
 _LEAST = 8.0
@@ -42,7 +42,7 @@ class _Ruling(NamedTuple):
 def with_tables(segments: Sequence[Segment], rulings: Sequence[Box]) -> list[Segment]:
     """Returns the segments of a page, with each ruled table as one segment."""
     across, down = _merged(rulings)
-    if len(across) < 2 or max(len(across), len(down)) > MOST_RULINGS:
+    if len(across) < 2 or max(len(across), len(down)) > _MOST_RULINGS:
         return list(segments)
     remaining = list(segments)
     for found in (_grids(across, down), _ruled_rows(across)):
@@ -52,9 +52,9 @@ def with_tables(segments: Sequence[Segment], rulings: Sequence[Box]) -> list[Seg
 
 
 def dividers(rulings: Sequence[Box]) -> list[tuple[float, float, float]]:
-    """Returns the vertical rulings as (x, top, bottom), by x; none if there are more than `MOST_RULINGS`."""
+    """Returns the vertical rulings as (x, top, bottom), by x; none if there are more than `_MOST_RULINGS`."""
     down = _merged(rulings)[1]
-    return [(ruling.at, ruling.start, ruling.end) for ruling in down] if len(down) <= MOST_RULINGS else []
+    return [(ruling.at, ruling.start, ruling.end) for ruling in down] if len(down) <= _MOST_RULINGS else []
 
 
 def _merged(rulings: Sequence[Box]) -> tuple[list[_Ruling], list[_Ruling]]:

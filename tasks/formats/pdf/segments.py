@@ -41,7 +41,6 @@ _REPLACEMENTS = {
     **{code: unicodedata.normalize("NFKC", chr(code)) for code in _UPRIGHT_SIGNS},
     **_ROMAN,
 }
-SEPARATOR = " | "
 WIDE = 1.0
 """Gap, in font sizes, that ends a segment."""
 _SPACE = 0.25
@@ -87,8 +86,8 @@ class Table:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """A line per row, its cells separated by `SEPARATOR`."""
-        return tuple(SEPARATOR.join(row).rstrip() for row in self.rows)
+        """A line per row, its cells separated by tabs: the words of the table, for code that does not read `rows`."""
+        return tuple("\t".join(row).rstrip() for row in self.rows)
 
 
 @dataclass(slots=True)

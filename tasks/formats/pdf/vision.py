@@ -21,7 +21,7 @@ from tasks.core.store import AlreadyPublished, Store
 from tasks.formats.pdf.endpoint import SEED, TEMPERATURE, Answer, Client, Endpoint
 from tasks.formats.pdf.marked_page import blocks_of, text_of
 from tasks.formats.pdf.plausibility import ink_of, refusal
-from tasks.formats.pdf.recognized import ReadPage
+from tasks.formats.pdf.recognized import ReadPage, Unread
 from tasks.formats.pdf.render import Bitmap
 
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -42,16 +42,19 @@ class VisionReader:
         self._client = client or Client(endpoint)
         self._answers = Store(endpoint.answers)
 
-    def read(self, bitmap: Bitmap) -> ReadPage | None:
-        """Returns what a page says; None if the endpoint gives no answer, or an implausible one.
+    def read(self, bitmap: Bitmap) -> ReadPage:
+        """Returns what a page says.
 
         Raises:
+            Unread: the endpoint gives no answer, or an implausible one.
             InputError, TransientError: see `Client.ask`.
             StoreError, TransientError: the records cannot be read or written.
         """
         answer = self._answer(bitmap)
-        if answer is None or self._refusal(answer, bitmap):
-            return None
+        if answer is None:
+            raise Unread("no_answer")
+        if reason := self._refusal(answer, bitmap):
+            raise Unread(reason)
         box = (0.0, 0.0, bitmap.width, bitmap.height)
         return ReadPage(None, blocks=blocks_of(text_of(answer.text), box), width=bitmap.width, height=bitmap.height)
 

@@ -16,7 +16,7 @@ import zipfile
 from collections.abc import Iterator
 from typing import BinaryIO, cast
 
-from tasks.formats.documents.external_files import zip_errors
+from tasks.formats.documents.external_files import zip_errors, zip_files
 
 _WARC = re.compile(r"\.w?arc(?:\.gz|\.zst)?\Z", re.I)
 _WACZ = re.compile(r"\.wacz\Z", re.I)
@@ -47,9 +47,7 @@ def warc_members(file: BinaryIO) -> Iterator[tuple[str, BinaryIO]]:
 def _members(file: BinaryIO, depth: int) -> Iterator[tuple[str, BinaryIO]]:
     with zip_errors():
         archive = zipfile.ZipFile(file)
-        entries = [entry for entry in archive.infolist() if not entry.is_dir()]
-        if sum(entry.compress_size for entry in entries) > file.seek(0, os.SEEK_END):
-            raise OSError("the members of the zip file overlap: it is a zip bomb")
+        entries = zip_files(archive, file.seek(0, os.SEEK_END))
     for entry in entries:
         is_inner = _WACZ.search(entry.filename) is not None
         if not is_inner and not _WARC.search(entry.filename):

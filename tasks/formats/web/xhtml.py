@@ -60,6 +60,17 @@ def html_of_xhtml(source: bytes) -> bytes | None:
     return "".join(writer.parts).encode("utf-8", "surrogatepass")
 
 
+def decoded_html(text: str, source: bytes) -> tuple[str, bytes]:
+    """Returns an XHTML page as HTML, decoded and in UTF-8; as it is if it must be read as HTML.
+
+    Args:
+        text: the decoded page.
+        source: the page in UTF-8.
+    """
+    html = html_of_xhtml(source)
+    return (text, source) if html is None else (html.decode("utf-8", "surrogatepass"), html)
+
+
 def _with_characters(source: bytes) -> bytes:
     """Returns a page with the named characters of HTML, which XML does not have, as character references."""
     parts, at = [], 0

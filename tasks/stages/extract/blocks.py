@@ -28,6 +28,7 @@ from tasks.formats.documents.structure import Block
 from tasks.stages.extract.block_features import COLUMNS, CONTEXT, context, features
 from tasks.stages.extract.page_blocks import Blocks, read_blocks
 from tasks.stages.extract.page_structure import NEVER, Unit, structure, units, whole
+from tasks.stages.extract.templates import content
 
 SCALE = 1 << 12
 """Units of a leaf value per unit of log odds."""
@@ -128,7 +129,12 @@ def main_blocks(
     odds = block_odds(page, rows, default_classifier())
     found = units(page, most_rows)
     is_main = whole(page, found, odds, rows[_WORDS])
-    if not (is_main & (rows[_WORDS] >= _SHORTEST_PARAGRAPH)).any() or _is_uncertain(odds, rows[_WORDS]):
+    stated = content(page)
+    if stated is not None:
+        is_main = stated
+    if not (is_main & (rows[_WORDS] >= _SHORTEST_PARAGRAPH)).any():
+        return []
+    if stated is None and _is_uncertain(odds, rows[_WORDS]):
         return []
     in_comments = rows[_IN_COMMENTS] <= _MOST_COMMENTS
     if comments:

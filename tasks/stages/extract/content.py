@@ -84,7 +84,7 @@ def extract_capture(payload: bytes, headers: BodyHeaders, options: ExtractOption
     if parser := options.parsers.get(kind):
         from tasks.stages.extract.parser import parse_body
 
-        content = parse_body(*parser, data, headers.url, options.text)
+        content = parse_body(*parser, data, headers.url, options.text, options.max_table_rows)
         return replace(content, language_hint=content.language_hint or clean(headers.language)[:_MAX_LANGUAGE])
     if reason := refusal(data, kind):
         raise Rejected(reason)
@@ -92,8 +92,10 @@ def extract_capture(payload: bytes, headers: BodyHeaders, options: ExtractOption
     language = clean(headers.language)[:_MAX_LANGUAGE]
     if kind == "text/plain":
         return Content(text=clean(text), language_hint=language)
-    if kind == XHTML and (converted := _html_of_xhtml(source)) is not None:
-        text, source = converted.decode("utf-8", "surrogatepass"), converted
+    if kind == XHTML:
+        from tasks.formats.web.xhtml import decoded_html
+
+        text, source = decoded_html(text, source)
     page = read_page(text, options, source, headers.url, headers.fetched_at)
     stated = page.metadata
     if options.honour_noindex and _noindex(stated.robots, headers, names=False):
@@ -109,12 +111,6 @@ def extract_capture(payload: bytes, headers: BodyHeaders, options: ExtractOption
         author=stated.author,
         site=stated.site,
     )
-
-
-def _html_of_xhtml(source: bytes) -> bytes | None:
-    from tasks.formats.web.xhtml import html_of_xhtml
-
-    return html_of_xhtml(source)
 
 
 def _noindex(robots: Sequence[str], headers: BodyHeaders, *, names: bool) -> bool:

@@ -108,7 +108,8 @@ def _whole_file(unit: InputUnit, config: ExtractConfig, quick: bool) -> Iterator
     elif source.kind in _OF_FILE:
         to_content = _OF_FILE[source.kind]
     else:
-        to_content = partial(parse_body, source.kind, json.dumps(config.parsers[source.kind]), form=config.text)
+        settings = json.dumps(config.parsers[source.kind])
+        to_content = partial(parse_body, source.kind, settings, form=config.text, most_rows=config.max_table_rows)
     yield InputRow(
         url=url,
         source=source.name,

@@ -181,7 +181,9 @@ def by_media_type(parsers: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[s
     }
 
 
-def parse_body(name: str, settings: str, data: bytes, location: str, form: Form = "plain") -> Content:
+def parse_body(
+    name: str, settings: str, data: bytes, location: str, form: Form = "plain", most_rows: int | None = None
+) -> Content:
     """Parses a body; the texts of the result are clean and its date is in UTC.
 
     Args:
@@ -190,6 +192,7 @@ def parse_body(name: str, settings: str, data: bytes, location: str, form: Form 
         data: the body.
         location: the path of a file, or the URL of a captured body.
         form: the form of the text that is written from the blocks of the result.
+        most_rows: rows of a table that are kept; a row after them says how many others it has. None for all.
 
     Raises:
         Rejected: the body gives no document.
@@ -199,7 +202,7 @@ def parse_body(name: str, settings: str, data: bytes, location: str, form: Form 
         parser = _load(name, settings)
         if parser.cpu_s is not None:
             limit_cpu(parser.cpu_s)
-        return _validated(parser.parse(data, location), form)
+        return _validated(parser.parse(data, location), form, most_rows)
     except Rejected as rejected:
         reason = str(rejected.reason)
         if not _REASON.fullmatch(reason):
@@ -209,9 +212,9 @@ def parse_body(name: str, settings: str, data: bytes, location: str, form: Form 
         raise Rejected(reason, rejected.pages) from None  # a subclass of the package might not be picklable
 
 
-def _validated(content: Content, form: Form) -> Content:
+def _validated(content: Content, form: Form, most_rows: int | None) -> Content:
     """Returns the result of a parser with clean texts and its date in UTC; raises TypeError for invalid types."""
-    from tasks.formats.documents.structure import written
+    from tasks.formats.documents.structure import with_first_rows, written
     from tasks.formats.documents.text import clean, clean_code
 
     if not isinstance(content, Content):
@@ -222,7 +225,7 @@ def _validated(content: Content, form: Form) -> Content:
     if published is not None:
         published = published.astimezone(UTC) if published.tzinfo else published.replace(tzinfo=UTC)
     if content.blocks:
-        text, layout = written(content.blocks, form)
+        text, layout = written((with_first_rows(block, most_rows) for block in content.blocks), form)
         content = replace(content, text=text, layout=layout, form=form)
     texts = ("text", "title", "language_hint", "canonical", "licence", "author", "site")
     cleaned = {field: clean(getattr(content, field)) for field in texts}

@@ -43,7 +43,6 @@ _FIELDS = (
 )
 _GZIP_LEVEL = 6
 
-NEEDS_OCR = "needs_ocr"
 _LAYOUTS_AT_ONCE = 256
 
 
@@ -196,13 +195,14 @@ class PagedFiles:
         missing = [page for page in content.pages if page.needs_ocr]
         if missing:
             part.count_in(len(missing))
-            part.reject(NEEDS_OCR, len(missing))
+        for page in missing:
+            part.reject(page.rejection)
         return [
             {
                 "record_id": row.record_id,
                 "url": f"{row.url}#page={page.page}",  # RFC 8118, section 3
                 "source": row.source,
-                "reason": NEEDS_OCR,
+                "reason": page.rejection,
             }
             for page in missing
         ]
@@ -230,6 +230,6 @@ class PagedFiles:
 
 def _was_read(page: Mapping[str, Any]) -> bool:
     """Returns whether a page has no usable text layer, and was read nevertheless."""
-    from tasks.formats.pdf.health import NEEDS_OCR as UNREADABLE  # most stages have no page to recognize
+    from tasks.formats.pdf.health import NEEDS_OCR  # most stages have no page to recognize
 
-    return bool(page["score"] >= UNREADABLE and not page["needs_ocr"])
+    return bool(page["score"] >= NEEDS_OCR and not page["needs_ocr"])

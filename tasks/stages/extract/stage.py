@@ -49,7 +49,7 @@ from tasks.stages.extract.returned import returned_parts
 from tasks.stages.extract.row import Content, InputRow, Poison, Rejected
 from tasks.stages.extract.sources import external, input_units, license_refs
 
-VERSION = 13
+VERSION = 14
 
 # Modules that an extractor needs and `content` does not import; their import must not count as time of the first page.
 _SLOW_TO_IMPORT = {"blocks": ("tasks.stages.extract.blocks",), "trafilatura": ("trafilatura",)}

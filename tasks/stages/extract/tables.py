@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tasks.formats.documents.structure import more_rows
 from tasks.stages.extract.page_blocks import visible
 
 _TAG = re.compile(r"<(/?)(table|caption|thead|tbody|tr|td|th)\b([^>\"]*+(?:\"[^\"]*+\"[^>\"]*+)*+)>")
@@ -74,7 +75,7 @@ def data_table(markup: str, most_rows: int | None = None) -> Table | None:
     if not rows:
         return None
     if most_rows is not None and len(cells) > most_rows:
-        rows += ((f"({len(cells) - most_rows:,} more rows)",),)
+        rows += (more_rows(len(cells) - most_rows),)
     first = [cell for cell in cells[0] if cell.text]
     header = bool(first) and all(cell.is_header for cell in first)
     return Table(rows, header, named or (linked < _FEW_LINKED and len(rows) >= _SOME_ROWS), caption)

@@ -67,11 +67,9 @@ def _chapter(data: bytes) -> "list[Block]":
     """Returns the blocks of a chapter; one that is no well-formed XHTML is read as HTML."""
     from tasks.formats.documents.structure import BLANK
     from tasks.formats.web.charset import decode_with_source
-    from tasks.formats.web.xhtml import html_of_xhtml
+    from tasks.formats.web.xhtml import decoded_html
     from tasks.stages.extract.html import whole_page
 
     text, source, _ = decode_with_source(data)
-    if (html := html_of_xhtml(source)) is not None:
-        text, source = html.decode("utf-8", "surrogatepass"), html
-    blocks = whole_page(text, source)
+    blocks = whole_page(*decoded_html(text, source))
     return [replace(block, gap=BLANK) for block in blocks[:1]] + blocks[1:]

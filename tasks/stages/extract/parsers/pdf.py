@@ -10,6 +10,7 @@ import json
 import resource
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -38,13 +39,16 @@ _MODULES = {
 _OCR_MEMORY_BYTES = 1536 << 20
 """Address space for recognition and the file; measured: 850 MiB while a page with 111 lines is read."""
 
+_LONGEST_WAIT_S = 2_000_000.0
+"""Maximum of `Pdf.wait_s`, 23 days: the time-out of poll is less than 2**31 milliseconds."""
+
 
 class Pdf(Parser):
     """Settings: the limits of one file, and how pages without usable text are read, if at all."""
 
     media_types: ClassVar[tuple[str, ...]] = ("application/pdf",)
     library: ClassVar[str] = "pypdfium2"
-    revision: ClassVar[int] = 5
+    revision: ClassVar[int] = 6
     modules: ClassVar[tuple[str, ...]] = ("tasks.formats.pdf.document",)
 
     max_pages: int = Field(default=2_000, ge=1)
@@ -73,7 +77,7 @@ class Pdf(Parser):
 
     ocr: Literal["", "rapidocr", "endpoint"] = Field(default="", exclude_if=lambda engine: not engine)
     """Engine that reads the pages that need OCR, and that the page command has not read; "" for none. `rapidocr` is an
-    extra (pip install 'sluice[ocr]'), and takes 2 to 13 CPU seconds per page. `endpoint` is a vision model."""
+    extra (pip install 'sluice[ocr]'), and takes about 6 CPU seconds per page. `endpoint` is a vision model."""
 
     endpoint: Endpoint | None = Field(default=None, exclude_if=lambda endpoint: endpoint is None)
     """Vision model behind an OpenAI-compatible endpoint, and the place of its answers."""
@@ -142,7 +146,7 @@ class Pdf(Parser):
         """See `Parser.wait_s`."""
         command_s = self.max_pages * self.page_timeout_s if self.page_command else 0.0
         page_s = self.ocr_page_cpu_s + (self.endpoint.longest_s if self.endpoint else 0.0)
-        return command_s + (self.ocr_max_pages * page_s if self.ocr else 0.0)
+        return min(command_s + (self.ocr_max_pages * page_s if self.ocr else 0.0), _LONGEST_WAIT_S)
 
     def parse(self, data: bytes, name: str) -> Content:
         """See `Parser.parse`."""
@@ -160,7 +164,8 @@ class Pdf(Parser):
         except PdfError as unreadable:
             raise Rejected(unreadable.reason) from None
         if not document.blocks:
-            raise Rejected("needs_ocr" if any(page.needs_ocr for page in document.pages) else "empty", document.pages)
+            reasons = Counter(page.rejection for page in document.pages if page.needs_ocr)
+            raise Rejected(reasons.most_common(1)[0][0] if reasons else "empty", document.pages)
         return Content(text="", blocks=document.blocks, title=document.title, pages=document.pages)
 
     def _bitmap_reader(self) -> "BitmapReader | None":
@@ -168,8 +173,8 @@ class Pdf(Parser):
 
         return BitmapReader(self._recognize, self.ocr_dpi, self.ocr_max_pages) if self.ocr else None
 
-    def _recognize(self, bitmap: "Bitmap") -> "ReadPage | None":
-        """Reads a bitmap under the limit of CPU seconds for one, then restores the limit of the file."""
+    def _recognize(self, bitmap: "Bitmap") -> "ReadPage":
+        """Reads a bitmap under the limit of CPU seconds for one, then restores that of the file; see `BitmapReader`."""
         limit_cpu(self.ocr_page_cpu_s)
         try:
             if self.endpoint:

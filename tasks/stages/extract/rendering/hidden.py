@@ -20,8 +20,10 @@ HIDDEN = (
     'span[class*="sr-only"]',
     "span.visually-hidden",
     "span.screen-reader-text",
+    "span.mw-editsection",
+    "span.mw-cite-backlink",
 )
-"""Selectors of elements that may be hidden."""
+"""Selectors of elements that may be hidden, and of links of wikis that edit a section or lead back to a footnote."""
 _READINGS = "rt, rp, rtc"
 MOST_NODES = 20_000
 """Elements of a page that the rules look at."""
@@ -34,6 +36,7 @@ _NEVER_REMOVED = frozenset(("html", "body", "main", "article"))
 _HEADING_NAMES = ("h1", "h2", "h3", "h4", "h5", "h6")
 _HEADINGS = ", ".join(_HEADING_NAMES)
 _HAS_READING = re.compile(f"[{WIDE}\uac00-\ud7a3]")
+_WIKI_CONTROLS = re.compile(r"(?:^|\s)mw-(?:editsection|cite-backlink)(?:\s|$)")
 _READER_CLASSES = re.compile(r"(?:^|[\s_-])(?:sr-only|visually-hidden|screen-reader-text)(?:\s|$)")
 # A panel of tabs, an accordion, a spoiler: the reader opens it, and it may have the steps of a recipe.
 _PANEL = re.compile(
@@ -95,6 +98,8 @@ class Shown:
             return bool(text) and not text.isspace() and not _is_panel(node) and not self._is_revealed(node, text)
         names = node.get_attribute("class") or ""
         if node.get_attribute("aria-hidden") == "true" and _is_icon(self._reader.text(node), names):
+            return True
+        if _WIKI_CONTROLS.search(names):
             return True
         return bool(names) and bool(_READER_CLASSES.search(names)) and _is_label(node, self._reader.text(node))
 

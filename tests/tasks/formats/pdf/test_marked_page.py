@@ -27,7 +27,17 @@ def test_headings_paragraphs_and_items_lose_their_marks_and_keep_their_words() -
     ]
     levels = [(block.level, block.size) for block in blocks_of("# A\n## B\n### C", BOX)]
     assert [level for level, _ in levels] == [1, 2, 3]
-    assert sorted(levels, key=lambda one: -one[1]) == levels
+    assert levels[0][1] > levels[1][1] > levels[2][1]
+
+
+def test_a_sign_at_the_end_of_a_heading_is_kept_and_a_rule_ends_a_paragraph() -> None:
+    text = "# Use of C#\n## The sea ##\n# ##\nThe first.\n***\nThe second."
+    assert read(text) == [
+        ("heading", "Use of C#"),
+        ("heading", "The sea"),
+        ("paragraph", "The first."),
+        ("paragraph", "The second."),
+    ]
 
 
 def test_formulas_and_code_are_kept_as_they_are() -> None:
@@ -41,12 +51,24 @@ def test_formulas_and_code_are_kept_as_they_are() -> None:
     ]
 
 
+def test_a_formula_ends_at_its_mark_with_its_number() -> None:
+    text = "$$a = b$$ (1)\nwhere b is the mass,\n$$\nc\n$$, and\n$$d$$ is a length.\n\n$$\n$$\n\\[1\\] A. Smith"
+    assert read(text) == [
+        ("formula", "$$a = b$$ (1)"),
+        ("paragraph", "where b is the mass,"),
+        ("formula", "$$c$$"),
+        ("paragraph", ", and"),
+        ("paragraph", "$$d$$ is a length."),
+        ("paragraph", "[1] A. Smith"),
+    ]
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "| Port | **Days** |\n| :-- | --: |\n| Vardo | 7 \\| 8 |\n| Oslo |",
         "<table><tr><th>Port</th><th>Days</th></tr>\n<tr><td>Vardo</td><td>7 | 8</td></tr>"
-        "<tr><td colspan=2>Oslo</td></tr></table>",
+        "<tr><td colspan=99>Oslo</td></tr></table>",
     ],
     ids=["Markdown", "HTML"],
 )
@@ -54,6 +76,34 @@ def test_tables_have_rows_of_one_width_and_a_head(text: str) -> None:
     (table,) = blocks_of(f"{text}\n\nAfter.", BOX)[:1]
     assert table.rows == (("Port", "Days"), ("Vardo", "7 | 8"), ("Oslo", ""))
     assert (table.kind, table.header_rows, table.box) == ("table", 1, BOX)
+
+
+def test_a_table_in_html_has_the_cells_at_their_places_and_their_whole_text() -> None:
+    rows = (
+        "<tr><th>Port<th rowspan=2>Days</tr>\n\n<tr><td>Vardo<br/>(north)</td></tr>"
+        "<tr><td colspan='2'>10<SUP>2</SUP> &amp;lt; x</td><td>y</td></tr>"
+    )
+    (table,) = blocks_of(f"<TABLE>{rows}</TABLE>", BOX)
+    assert table.rows == (("Port", "Days", ""), ("Vardo (north)", "Days", ""), ("10^{2} &lt; x", "", "y"))
+    assert table.lines == ("Port\tDays", "Vardo (north)\tDays", "10^{2} &lt; x\t\ty")
+
+
+def test_text_around_a_table_in_html_is_kept() -> None:
+    table = "<table><caption>Ports</caption><tr><td>Vardo</td></tr></table>"
+    kept = [("paragraph", "Ports"), ("table", "Vardo")]
+    assert read(f"Before\n{table} between {table}\nAfter") == [
+        ("paragraph", "Before"),
+        *kept,
+        ("paragraph", "between"),
+        *kept,
+        ("paragraph", "After"),
+    ]
+    unfinished = "<table>\n<tr><td>Vardo</td></tr>\nNote\n\n# After\n\n<table><tr><td>Oslo"
+    expected = [("table", "Vardo"), ("paragraph", "Note"), ("heading", "After"), ("table", "Oslo")]
+    assert read(unfinished) == expected
+    assert read(f"{unfinished}</td></tr></table>") == expected
+    nested = "<table><tr><td>Vardo<table><tr><td>Oslo</td></tr></table></td></tr></table> End"
+    assert read(nested) == [("table", "Vardo\nOslo"), ("paragraph", "End")]
 
 
 def test_what_models_wrap_around_a_page_is_not_part_of_it() -> None:
@@ -81,7 +131,13 @@ def test_the_time_of_reading_grows_with_the_length_only() -> None:
         "[a](",
         "![",
         "<table>",
+        "<table>\n",
+        "<table>\n\n",
+        "<table></table>",
+        "<table><tr><td colspan=99 rowspan=99>a",
         "<td ",
+        "$$a$$ b",
+        "$$\na$$b\n",
         "|-",
         "| a\n|-|\n",
         "a|b\n",

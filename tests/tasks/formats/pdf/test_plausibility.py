@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.formats.pdf.plausibility import REASONS, Ink, ink_of, refusal
+from tasks.formats.pdf.plausibility import Ink, ink_of, refusal
 from tasks.formats.pdf.reader import Limits, open_pdf, pages
 from tasks.formats.pdf.render import Bitmap, render_page
 from tests.tasks.stages.extract.made_pdf import lines, pdf, show
@@ -62,7 +62,6 @@ def varied(words: int) -> str:
 def test_answers_that_cannot_be_the_text_of_a_page_are_refused(reason: str, text: str) -> None:
     prompt = "Read this page of a document and write all of its text in reading order, exactly as printed."
     assert refusal(text, "stop", FULL, prompt) == reason
-    assert reason in REASONS
 
 
 def test_an_answer_that_was_cut_is_refused() -> None:
@@ -83,6 +82,10 @@ def test_an_answer_that_was_cut_is_refused() -> None:
 )
 def test_pages_that_resemble_such_answers_are_not(text: str) -> None:
     assert refusal(text, "stop", FULL) == ""
+
+
+def test_a_page_may_have_the_words_of_a_short_prompt() -> None:
+    assert refusal(f"OCR: {SENTENCES}", "stop", FULL, "OCR:") == ""
 
 
 @pytest.mark.parametrize("dpi", [100, 200])

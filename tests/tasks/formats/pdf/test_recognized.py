@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tasks.formats.documents.layout import PageScore
 from tasks.formats.pdf.document import BitmapReader, PdfText, read_pdf
-from tasks.formats.pdf.recognized import Corners, ReadPage, TextLine, read_page, read_upright, skew_of
+from tasks.formats.pdf.reader import Limits, open_pdf, pages
+from tasks.formats.pdf.recognized import Corners, ReadPage, TextLine, Unread, read_page, read_upright, skew_of
 from tasks.formats.pdf.render import MAX_PIXELS, Bitmap, render_page
 from tests.tasks.stages.extract.made_pdf import A4, IMAGE, SCANNED, image, pdf, show
 
@@ -85,10 +87,11 @@ PAGE = [
 def test_columns_of_a_skewed_page_are_paragraphs_in_reading_order(degrees: float) -> None:
     found = read(PAGE, degrees)
     kinds = [(span.kind, found.text[span.start : span.end]) for span in found.layout]
-    assert kinds[0] == ("heading", "A voyage along the northern coast")
-    assert [kind for kind, _ in kinds[1:]] == ["paragraph"] * 2
-    assert LEFT.startswith(kinds[1][1])
-    assert RIGHT.startswith(kinds[2][1])
+    assert kinds == [
+        ("heading", "A voyage along the northern coast"),
+        ("paragraph", LEFT),
+        ("paragraph", RIGHT),
+    ]
     assert found.title == "A voyage along the northern coast"
 
 
@@ -120,7 +123,6 @@ def test_a_page_on_its_side_or_upside_down_is_turned_and_its_boxes_are_not(turn:
         return [TextLine(one.text, _on_its_side(one.corners), 0.5) for one in upright]
 
     page = read_upright(Bitmap(np.ascontiguousarray(pixels), *size, SCALE), find)
-    assert page is not None
     assert page.turn == turn
     assert page.segments[0].text == "A voyage along the northern coast"
     x0, y0, x1, y1 = page.displayed((10, 20, 110, 40))
@@ -141,7 +143,8 @@ def test_an_uncertain_line_is_dropped_and_an_uncertain_page_is_not_read() -> Non
     smudge = line("Smudge of ink", 50, 700, confidence=0.5)
     assert "Smudge" not in read([*PAGE, smudge]).text
     uncertain = read([line(one.text, *_place(one), confidence=0.85) for one, _ in PAGE])
-    assert (uncertain.text, uncertain.pages[0].needs_ocr, uncertain.pages[0].confidence) == ("", True, None)
+    assert uncertain.text == ""
+    assert uncertain.pages == (PageScore(1, 1.0, needs_ocr=True, unread="ocr_uncertain"),)
 
 
 def _place(one: TextLine) -> tuple[float, float]:
@@ -150,23 +153,24 @@ def _place(one: TextLine) -> tuple[float, float]:
 
 def test_lines_of_an_unknown_script_are_not_read_although_their_commas_are_certain() -> None:
     wide = line("x" * 60, 50, 100)[0].corners
-    assert read_page([TextLine("  ,  -  , ", wide, 0.95)], drawn([])[1]) is None
+    with pytest.raises(Unread, match="uncertain"):
+        read_page([TextLine("  ,  -  , ", wide, 0.95)], drawn([])[1])
 
 
 def test_a_page_without_lines_still_needs_ocr() -> None:
-    assert read([]).pages[0].needs_ocr
+    assert read([]).pages == (PageScore(1, 1.0, needs_ocr=True, unread="ocr_no_lines"),)
 
 
 def test_pages_with_text_are_not_read_from_bitmaps_and_the_number_of_others_is_limited() -> None:
     seen: list[Bitmap] = []
 
-    def reader(bitmap: Bitmap) -> ReadPage | None:
+    def reader(bitmap: Bitmap) -> ReadPage:
         seen.append(bitmap)
         return read_page(*drawn(PAGE))
 
     data = pdf([SCANNED, show(50, 700, LEFT[:60]), SCANNED, SCANNED], **SCAN)
     found = read_pdf(data, bitmaps=BitmapReader(reader, dpi=72, max_pages=2))
-    assert [page.needs_ocr for page in found.pages] == [False, False, False, True]
+    assert [page.rejection for page in found.pages] == ["", "", "", "needs_ocr"]
     assert [(one.pixels.shape, one.width, one.height) for one in seen] == [((842, 595, 3), 595, 842)] * 2
 
 
@@ -176,7 +180,21 @@ def test_a_huge_page_is_drawn_with_fewer_dots() -> None:
     document = pypdfium2.PdfDocument(pdf([SCANNED], **SCAN).replace(b"[0 0 595 842]", b"[0 0 14000 14000]"))
     bitmap = render_page(document.raw, 1, 200)
     assert bitmap is not None
-    assert bitmap.pixels.shape[0] * bitmap.pixels.shape[1] <= MAX_PIXELS
+    assert bitmap.pixels.shape == (4000, 4000, 3)
+    assert MAX_PIXELS == 4000 * 4000
+    assert (bitmap.width, bitmap.scale) == (14000, pytest.approx(4000 / 14000))
+
+
+@pytest.mark.parametrize("rotation", [0, 90, 180, 270])
+def test_a_page_is_drawn_as_displayed_after_its_text_was_read(rotation: int) -> None:
+    with open_pdf(pdf([show(50, 700, LEFT[:60])], page=f"/Rotate {rotation}"), Limits()) as document:
+        before = render_page(document, 1, 72)
+        list(pages(document, Limits()))
+        after = render_page(document, 1, 72)
+    assert before is not None
+    assert after is not None
+    assert after.pixels.shape == ((595, 842, 3) if rotation % 180 else (842, 595, 3))
+    assert np.array_equal(after.pixels, before.pixels)
 
 
 def test_a_single_steep_line_does_not_turn_the_page() -> None:

@@ -224,6 +224,15 @@ def test_documents_that_cannot_be_read_have_reasons() -> None:
     assert reason(docx("")) == "empty"
 
 
+def test_long_tables_are_cut_with_the_note_of_pages(run_stage: Run, tmp_path: Path) -> None:
+    rows = [f"<w:tr>{''.join(f'<w:tc>{p(str(cell))}</w:tc>' for cell in (n, n * n))}</w:tr>" for n in range(9)]
+    (tmp_path / "harbor.docx").write_bytes(docx(f"<w:tbl>{''.join(rows)}</w:tbl>"))
+    source = {"name": "letters", "kind": "docx", "path": f"{tmp_path}/*.docx"}
+    config = ExtractConfig.model_validate({"files": (source,), "min_chars": 1, "max_table_rows": 3})
+    (document,) = documents(run_stage("tasks.stages.extract.stage", config))
+    assert document["text"] == "0\t0\n1\t1\n2\t4\n(6 more rows)"
+
+
 def test_a_folder_of_documents_is_a_source(run_stage: Run, tmp_path: Path) -> None:
     (tmp_path / "a.docx").write_bytes(docx(p("One", "berschrift1") + p("We left the harbor.")))
     source = {"name": "office", "kind": "docx", "path": f"{tmp_path}/*.docx"}

@@ -160,6 +160,22 @@ def test_a_folder_of_books_is_a_source(run_stage: Run, tmp_path: Path) -> None:
     )
 
 
+def test_long_tables_of_files_and_of_captures_are_cut_with_the_note_of_pages(
+    run_stage: Run, tmp_path: Path, warc: Callable[..., bytes]
+) -> None:
+    squares = "".join(f"<tr><td>{n}</td><td>{n * n}</td></tr>" for n in range(9))
+    table = f"<table><tr><th>n</th><th>n²</th></tr>{squares}</table>"
+    book = epub(BOOK | {"OEBPS/text/one.xhtml": chapter(table)})
+    (tmp_path / "sea.epub").write_bytes(book)
+    capture = warc("http://a.example/sea.epub", body=book, http="Content-Type: application/epub+zip\r\n")
+    (tmp_path / "captures.warc.gz").write_bytes(capture)
+    endings = {"epub": "epub", "warc": "warc.gz"}
+    sources = [{"name": kind, "kind": kind, "path": f"{tmp_path}/*.{ending}"} for kind, ending in endings.items()]
+    config = ExtractConfig.model_validate({"files": sources, "min_chars": 1, "max_table_rows": 4})
+    read = documents(run_stage("tasks.stages.extract.stage", config))
+    assert [one["text"] for one in read] == ["n\tn²\n0\t0\n1\t1\n2\t4\n(6 more rows)\n\nTwo\n\nWe came back."] * 2
+
+
 @pytest.mark.parametrize("kind", ["application/epub+zip", "application/octet-stream", "application/zip"])
 def test_a_captured_book_is_read_whatever_its_server_calls_it(
     kind: str, run_stage: Run, tmp_path: Path, warc: Callable[..., bytes]

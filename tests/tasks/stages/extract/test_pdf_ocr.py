@@ -16,6 +16,7 @@ import pytest
 
 from tasks.core.errors import InputError
 from tasks.formats.pdf import models
+from tasks.stages.extract import stage
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.extract.guard import end_idle_children
 from tasks.stages.extract.parser import parse_body
@@ -94,15 +95,18 @@ def test_scanned_pages_are_blocks_with_boxes_and_a_confidence(run_stage: Run, tm
     pages = [(one["page"], one["needs_ocr"], one["confidence"]) for one in beside(made, "pages/")]
     assert pages == [(1, False, None), (2, False, pytest.approx(0.94, abs=0.01)), (1, True, None)]
     assert made.record.metrics["ocr_pages"] == 1
-    assert rejected(made) == [("file://papers/b.pdf", "needs_ocr")]
+    assert rejected(made) == [("file://papers/b.pdf", "ocr_uncertain")]
 
 
 def test_a_missing_extra_stops_the_stage_before_it_reads_a_file(
     run_stage: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    read: list[object] = []
     monkeypatch.setattr(models, "missing", lambda: ["rapidocr", "onnxruntime"])
+    monkeypatch.setattr(stage, "read_unit", lambda unit, _: read.append(unit) or ())
     with pytest.raises(InputError, match=r"rapidocr and onnxruntime are not installed.*pip install 'sluice\[ocr\]'"):
         extracted(run_stage, tmp_path, {"a": pdf([SCANNED], **SCAN)}, **SETTINGS)
+    assert not read
 
 
 def test_packages_and_models_are_part_of_the_settings_only_with_ocr(played: Played) -> None:

@@ -22,6 +22,7 @@ from tasks.core.errors import InputError, RecipeError, TransientError
 from tasks.formats.documents.structure import markdown
 from tasks.formats.pdf.document import BitmapReader, read_pdf
 from tasks.formats.pdf.endpoint import Client, Endpoint
+from tasks.formats.pdf.recognized import Unread
 from tasks.formats.pdf.render import Bitmap
 from tasks.formats.pdf.vision import VisionReader, png
 from tasks.stages.extract.config import ExtractConfig
@@ -35,7 +36,8 @@ KEY = "sk-very-secret-4711"
 WORDS = "The ship went to sea with a crew of nine, and none of them had seen the ice."
 ANSWER = f"# On the ice\n\n{WORDS}\n\n| port | days |\n|---|---|\n| Vardo | 7 |\n\n$$\nE = mc^2\n$$\n"
 Reply = tuple[int, Mapping[str, str], bytes] | float
-"""Status, headers and body of a reply, or the seconds after which the connection is closed without one."""
+"""Status, headers and body of a reply, or the seconds after which the connection is closed without one; a body with the
+header `Slow` is sent byte by byte, with so many seconds between them."""
 
 
 def said(text: str | None, finish_reason: str = "stop") -> Reply:
@@ -70,7 +72,10 @@ class Model:
                 for name, value in {"Content-Length": str(len(body)), **headers}.items():
                     self.send_header(name, value)
                 self.end_headers()
-                self.wfile.write(body)
+                for at in range(len(body) if "Slow" in headers else 0):
+                    time.sleep(float(headers["Slow"]))
+                    self.wfile.write(body[at : at + 1])
+                self.wfile.write(b"" if "Slow" in headers else body)
 
             def log_message(self, *message: object) -> None:
                 pass
@@ -132,6 +137,12 @@ def reader(model: Model, tmp_path: Path, pauses: list[float]) -> Callable[..., V
     return make
 
 
+def unread(reader: VisionReader, bitmap: Bitmap) -> str:
+    with pytest.raises(Unread) as reason:
+        reader.read(bitmap)
+    return reason.value.reason
+
+
 def contents(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
 
@@ -159,7 +170,7 @@ def test_pages_become_blocks_and_a_repeated_run_asks_nothing_and_gives_the_same(
         (2, False, None),
         (1, True, None),
     ]
-    assert rejected(made) == [("file://papers/b.pdf", "needs_ocr")]
+    assert rejected(made) == [("file://papers/b.pdf", "ocr_apology")]
     assert made.record.metrics["ocr_pages"] == 1
     assert len(model.asked) == 2
     assert set(model.keys) == {f"Bearer {KEY}"}
@@ -168,6 +179,24 @@ def test_pages_become_blocks_and_a_repeated_run_asks_nothing_and_gives_the_same(
     out, err = capfd.readouterr()
     assert KEY not in caplog.text + out + err
     assert KEY.encode() not in contents(tmp_path)
+
+
+def test_pages_without_an_answer_that_can_be_used_are_counted_by_reason(
+    run_stage: Run, tmp_path: Path, model: Model
+) -> None:
+    files = {"a": pdf([PROSE, *(drawn(shift=shift) for shift in range(4))]), "b": pdf([drawn(shift=9)])}
+    looped = said("one two three four five six seven eight nine " * 30)
+    model.replies = [looped, (400, {}, b""), looped, said("I'm sorry, I cannot read this page.")]
+    ocr = {"ocr": "endpoint", "ocr_max_pages": 3, "endpoint": settings(model, tmp_path)}
+    made = extracted(run_stage, tmp_path, files, **ocr)
+    pages = {"2": "ocr_repetition", "3": "ocr_no_answer", "4": "ocr_repetition", "5": "needs_ocr"}
+    assert rejected(made) == [
+        *((f"file://papers/a.pdf#page={page}", reason) for page, reason in pages.items()),
+        ("file://papers/b.pdf", "ocr_apology"),
+    ]
+    assert made.record.rejected == {"needs_ocr": 1, "ocr_apology": 1, "ocr_no_answer": 1, "ocr_repetition": 2}
+    unread = [one["unread"] for one in beside(made, "pages/")]
+    assert unread == ["", "ocr_repetition", "ocr_no_answer", "ocr_repetition", "", "ocr_apology"]
 
 
 def test_the_document_has_the_structure_that_the_marks_say(model: Model, reader: Callable[..., VisionReader]) -> None:
@@ -204,16 +233,16 @@ def test_a_killed_server_stops_the_stage_and_a_later_run_asks_for_the_other_page
     tmp_path: Path, model: Model, reader: Callable[..., VisionReader]
 ) -> None:
     first, second = page(text="1"), page(text="12")
-    assert reader().read(first) is not None
+    assert reader().read(first).blocks
     model.end()
     with pytest.raises(TransientError, match=r"cannot be reached \(\w+\)\. Start the model server"):
         reader().read(second)
     model.start(model.port)
     model.asked.clear()
     later = reader()
-    assert later.read(first) is not None
+    assert later.read(first).blocks
     assert not model.asked
-    assert later.read(second) is not None
+    assert later.read(second).blocks
     assert len(model.asked) == 1
 
 
@@ -228,15 +257,18 @@ def test_a_killed_server_stops_the_stage_and_a_later_run_asks_for_the_other_page
         ((200, {"Content-Length": "900"}, b'{"choices": ['), 1),
         (0.0, 1),
         (1.0, 1),
+        ((200, {"Slow": "0.1"}, b" " * 30), 1),
     ],
-    ids=["429", "503", "429 for a day", "garbage", "no choice", "killed halfway", "closed", "slow"],
+    ids=["429", "503", "429 for a day", "garbage", "no choice", "killed halfway", "closed", "slow", "dribbled"],
 )
 def test_a_request_that_fails_for_the_moment_is_repeated_after_a_pause(
     reply: Reply, pause: float, model: Model, reader: Callable[..., VisionReader], pauses: list[float]
 ) -> None:
     model.replies = [reply, said(ANSWER)]
-    read = reader(timeout_s=0.7 if reply == 1.0 else 60.0).read(page())
-    assert read is not None
+    is_slow = reply == 1.0 or "Slow" in str(reply)
+    started = time.monotonic()
+    read = reader(timeout_s=0.7 if is_slow else 60.0).read(page())
+    assert time.monotonic() - started < 2.5
     assert [block.kind for block in read.blocks] == ["heading", "paragraph", "table", "formula"]
     assert pauses == [pause]
     assert model.asked[0] == model.asked[1]
@@ -247,12 +279,10 @@ def test_a_page_that_is_never_answered_needs_ocr_and_three_in_a_row_stop_the_sta
 ) -> None:
     model.replies = [*[(500, {}, b"")] * 6, said(ANSWER), (500, {}, b"")]
     one = reader(tries=3)
-    assert one.read(page(text="1")) is None
-    assert one.read(page(text="12")) is None
+    assert unread(one, page(text="1")) == unread(one, page(text="12")) == "no_answer"
     assert pauses == [1, 2, 1, 2]
-    assert one.read(page(text="123")) is not None
-    assert one.read(page(text="1234")) is None
-    assert one.read(page(text="12345")) is None
+    assert one.read(page(text="123")).blocks
+    assert unread(one, page(text="1234")) == unread(one, page(text="12345")) == "no_answer"
     with pytest.raises(TransientError, match=r"has not read 3 pages in a row \(HTTP 500\)"):
         one.read(page(text="123456"))
 
@@ -262,7 +292,7 @@ def test_an_invalid_request_is_not_repeated_and_a_wrong_model_is_named(
 ) -> None:
     model.replies = [(400, {}, b""), (404, {}, b"")]
     one = reader()
-    assert one.read(page(text="1")) is None
+    assert unread(one, page(text="1")) == "no_answer"
     with pytest.raises(InputError, match="has no model olm"):
         one.read(page(text="12"))
     assert len(model.asked) == 2
@@ -324,17 +354,14 @@ def test_of_two_workers_both_use_the_answer_that_was_recorded_first(
         return ask(picture)
 
     monkeypatch.setattr(late._client, "ask", asked_meanwhile)
-    read = late.read(page())
-    assert read is not None
-    assert [block.lines for block in read.blocks] == [("Another text of the same page.",)]
+    assert [block.lines for block in late.read(page()).blocks] == [("Another text of the same page.",)]
 
 
 def test_a_refused_answer_is_recorded_with_its_reason(
     tmp_path: Path, model: Model, reader: Callable[..., VisionReader]
 ) -> None:
     model.replies = [said(ANSWER, "length")]
-    assert reader().read(page()) is None
-    assert reader().read(page()) is None
+    assert unread(reader(), page()) == unread(reader(), page()) == "length"
     assert len(model.asked) == 1
     (path,) = (tmp_path / "answers").rglob("*.json")
     record = json.loads(path.read_bytes())
@@ -347,6 +374,8 @@ def test_a_refused_answer_is_recorded_with_its_reason(
         ({"url": "http://gpu.corp:8000/v1"}, "over_http = true"),
         ({"url": f"https://me:{KEY}@host/v1"}, "must not contain a login"),
         ({"url": f"https://host/v1?key={KEY}"}, "must be an address"),
+        ({"url": f"https://me:{KEY}@[host/v1"}, "must be an address"),
+        ({"url": f"https://host:{KEY}/v1"}, "must be an address"),
         ({"key": KEY}, "must not be in a recipe"),
         ({"answers": "answers"}, "is not absolute"),
     ],
@@ -365,3 +394,8 @@ def test_the_section_and_the_engine_need_each_other(model: Model, tmp_path: Path
         with pytest.raises(ValidationError, match="need each other"):
             Pdf.model_validate(wrong)
     assert "endpoint" not in Pdf().model_dump(mode="json")
+
+
+def test_a_file_of_many_slow_pages_waits_no_longer_than_poll_can(model: Model, tmp_path: Path) -> None:
+    slow = settings(model, tmp_path, timeout_s=3600.0)
+    assert Pdf.model_validate({"ocr": "endpoint", "endpoint": slow}).wait_s < 2**31 / 1000
