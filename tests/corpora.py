@@ -110,6 +110,7 @@ def tokens_in(
     method: Literal["concat", "best_fit"] = "concat",
     version: str = "dev",
     tokenizer_file: str = "",
+    by: str = "source",
 ) -> Made:
     """Runs tokenizer, encode and pack over test/documents, which `rows` create; writes artifacts test/<kind>."""
     run = partial(run_stage_in, folder, workers=workers, version=version)
@@ -120,5 +121,6 @@ def tokens_in(
     tokenizer = run("tasks.stages.tokens.bpe", config, inputs, kind="tokenizer")
     inputs = {**inputs, "tokenizer": tokenizer}
     shards = run("tasks.stages.tokens.encode", encode or EncodeConfig(), inputs, kind="shards")
-    plan = run("tasks.stages.tokens.pack", PackConfig(seq_len=seq_len, method=method), {"shards": shards}, kind="plan")
+    pack = PackConfig(seq_len=seq_len, method=method, by=by)
+    plan = run("tasks.stages.tokens.pack", pack, {"shards": shards}, kind="plan")
     return Made(documents, tokenizer, shards, plan)

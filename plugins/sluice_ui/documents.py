@@ -15,13 +15,14 @@ from fastapi.responses import HTMLResponse
 from markupsafe import Markup, escape
 
 from sluice_ui.access import At, Name, User, VersionName, readable, respond, router
-from sluice_ui.frame import ROOT, Address, Version, badge, link, page
+from sluice_ui.frame import ROOT, Address, Version, badge, lang, link, page
 from sluice_ui.histogram import SIDES, figure
 from sluice_ui.located import Located, Reader
 from sluice_ui.scan import Condition, Place, between, contains, equals, host_of_url, ordered, rows_at, search
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.filters.recognisers.scan import KINDS
+from tasks.formats.documents.languages import language_name
 from tasks.formats.documents.text_index import COLUMNS as INDEXED
 from tasks.formats.documents.text_index import KEPT, TextIndex
 from tasks.run.recipe import Recipe
@@ -40,6 +41,8 @@ FILTERS = ("source", "host", "language", "tier", "reason")
 """Columns that a filter compares; those that a file lacks match nothing."""
 
 SCORE = "prose_score"
+
+LANGUAGE = "language"
 
 COLUMNS = ("id", "url", "title", "source", "host", "language", "tier", SCORE, "reason", "reasons",
            "duplicate_of", "text")  # fmt: skip
@@ -96,7 +99,11 @@ def corpus(recipe: Recipe, version: str, at: Address) -> str:
         at,
         of,
         asked=asked,
-        filters=[(name, asked.filters.get(name, ""), choices.get(name, ())) for name in FILTERS if name != omitted],
+        filters=[
+            (name, asked.filters.get(name, ""), _titled(name, choices.get(name, ())))
+            for name in FILTERS
+            if name != omitted
+        ],
         orders=_orders(asked.fate),
         scores=[(name, at.query.get(name, "")) for name in ("least", "most")],
         query=of.query,
@@ -298,6 +305,11 @@ def _choices(funnel: pa.Table | None) -> dict[str, list[tuple[str, int]]]:
     return {name: values for name, values in found.items() if len(values) <= CHOICES}
 
 
+def _titled(name: str, choices: Sequence[tuple[str, int]]) -> list[tuple[str, str, int]]:
+    """Returns value, title and number of each choice of a filter; languages have their names."""
+    return [(value, language_name(value) if name == LANGUAGE else value, count) for value, count in choices]
+
+
 def _orders(fate: str) -> dict[str, str]:
     """Returns the orders of kept or rejected documents; the files of rejected ones have no column of hosts."""
     return {name: words for name, words in ORDERS.items() if fate == "kept" or name != "host"}
@@ -334,11 +346,14 @@ def _shown(row: Mapping[str, Any], of: Version, read: MarkedDocument | None, hid
     links = [link("document", f"{ROOT}/document", **about), link("trace", f"{ROOT}/trace", **of.query, what=row["id"])]
     if row.get("duplicate_of"):
         links.append(link("beside its original", f"{ROOT}/duplicate", **about, of=row["duplicate_of"]))
+    language = row.get(LANGUAGE) or ""
     return {
         "title": row.get("title") or row.get("url") or row["id"],
         "url": row.get("url") or "",
         "links": links,
-        "labels": [f"{name} {row[name]}" for name in ("source", "language", "tier") if row.get(name)],
+        "labels": [f"{name} {row[name]}" for name in ("source", "tier") if row.get(name)],
+        "language": language_name(language) if language else "",
+        "lang": lang(language),
         "score": row.get(SCORE),
         "reasons": Markup(" ").join(reasons),
         "text": "" if withheld else with_marks(pieces),
@@ -375,7 +390,8 @@ def _placeholders(text: str) -> list[TextPiece]:
 
 def with_marks(pieces: Sequence[TextPiece]) -> Markup:
     """Returns pieces of a text as HTML; what a mark means is its title, and is read aloud."""
-    marked = '<mark title="{0}"><span class="hidden">{0}: </span>{1}</mark>'
+    # The direction of a text (dir="auto") is that of its letters, not of the names of marks.
+    marked = '<mark title="{0}"><span class="hidden" dir="ltr">{0}: </span>{1}</mark>'
     return Markup("").join(
         Markup(marked).format(piece.mark, piece.text) if piece.mark else escape(piece.text) for piece in pieces
     )
@@ -399,6 +415,8 @@ def document(recipe: Recipe, version: str, doc_id: str, part: str, at: Address) 
         values=[_limit_row(value) for value in found.values],
         marks=sorted({piece.mark for piece in found.pieces or () if piece.mark}),
         text=_text(found),
+        language=language_name(found.language) if found.language else "",
+        lang=lang(found.language),
         trace=link("trace", f"{ROOT}/trace", **of.query, what=doc_id),
     )
 

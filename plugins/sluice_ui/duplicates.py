@@ -9,9 +9,10 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from fastapi.responses import HTMLResponse
+from markupsafe import Markup
 
 from sluice_ui.access import At, Name, User, VersionName, readable, respond, router
-from sluice_ui.frame import ROOT, Address, Version, link, page
+from sluice_ui.frame import ROOT, Address, Version, lang, link, page
 from sluice_ui.located import Located, Reader
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
@@ -54,6 +55,7 @@ def duplicate(recipe: Recipe, version: str, dropped: Located, kept: str, at: Add
         left=left,
         right=right,
         kept=kept,
+        lang=lang(left.language) if left else "",
         links=[link("trace", f"{ROOT}/trace", **of.query, what=doc_id) for doc_id in (dropped.id, kept)],
         lines=compared,
         equal=sum(same for _, _, same in compared) if compared else 0,
@@ -122,7 +124,7 @@ def _cluster(row: dict[str, Any], of: Version, hidden: Set[str]) -> dict[str, An
     withheld = row["withheld"] or any(one["id"] in hidden for one in row["shown"])
     members = [
         [link(one["url"] or one["id"], f"{ROOT}/document", **of.query, id=one["id"]), one["source"], one["verdict"],
-         " ".join(one["text"].split())[:200]]
+         Markup("<span{}>{}</span>").format(lang(one.get("language", "")), " ".join(one["text"].split())[:200])]
         for one in row["shown"]
     ]  # fmt: skip
     return {"documents": row["documents"], "withheld": withheld, "members": members}

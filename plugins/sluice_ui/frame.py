@@ -15,6 +15,7 @@ from urllib.parse import quote, urlencode
 from markupsafe import Markup
 
 from tasks.core.pages import template
+from tasks.formats.documents.languages import language_tag
 
 ROOT = "/sluice"
 """Path at which the pages are mounted."""
@@ -124,6 +125,12 @@ def page(name: str, title: str, at: Address, of: Version | None = None, /, **val
     return template(__package__, f"templates/{name}.html").render(
         title=title, root=ROOT, at=at, of=of, link=link, table=partial(table, at), **values
     )
+
+
+def lang(code: str) -> Markup:
+    """Returns the attribute `lang` for a text with this code of the annotator `language`; "" for no language."""
+    tag = language_tag(code)
+    return Markup(' lang="{}"').format(tag) if tag else Markup("")
 
 
 def table(

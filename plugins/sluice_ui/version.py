@@ -37,6 +37,7 @@ from tasks.core.ledger import changed
 from tasks.core.store import Store
 from tasks.core.terminal import duration
 from tasks.core.version_index import VersionIndex
+from tasks.formats.documents.languages import language_name
 from tasks.run.recipe import Recipe
 from tasks.run.runner import mlflow_url, open_store
 from tasks.stages.canary.decision import Decision
@@ -71,17 +72,19 @@ def overview(recipe: Recipe, name: str, at: Address) -> str:
         listed = ", ".join(known[:KNOWN]) or "none yet"
         raise InputError(f"{recipe.name} has no artifacts of version {name}", f"versions: {listed}{more}")
     kinds = {artifact.address.name.removeprefix(f"{recipe.name}/"): artifact for artifact in artifacts}
+    of = Version(recipe.name, name, "overview", "crawl" in recipe.parts)
     return page(
         "version",
         f"{recipe.name} {name}",
         at,
-        Version(recipe.name, name, "overview", "crawl" in recipe.parts),
+        of,
         cards=_cards(artifacts, kinds),
         warnings=attention(store, recipe.name, name, artifacts),
         stages=_stages(artifacts),
         cost=_cost(artifacts, recipe.name),
         crawl=_crawl(kinds),
         funnel=_funnel(kinds.get("documents")),
+        languages=_languages(kinds.get("documents"), of),
         loss=_loss(kinds.get("checkpoint")),
         scores=_scores(kinds.get("scores")),
         mixture=_mixture(kinds.get("mixture")),
@@ -223,6 +226,25 @@ def _funnel(documents: Artifact | None) -> dict[str, Any] | None:
     kept = sum(row["documents"] for row in rows if row["step"] == "kept")
     label = f"{kept:,} of {sum(of_source.values()):,} documents are kept"
     return {"rows": lines, "figure": charts.funnel(rows), "label": label}
+
+
+def _languages(documents: Artifact | None, of: Version) -> list[list[object]]:
+    """Returns language, documents with text, kept ones and their share and bytes, the most documents first."""
+    if documents is None or "funnel.parquet" not in documents.files():
+        return []
+    found: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    for row in totals(documents.table("funnel.parquet"), ["language", "step"]):
+        counts = found[row["language"]]
+        counts[0] += row["documents"]
+        if row["step"] == "kept":
+            counts[1] += row["documents"]
+            counts[2] += row["bytes"] or 0
+    found.pop("", None)  # without text
+    rows: list[list[object]] = []
+    for code, (number, kept, n_bytes) in sorted(found.items(), key=lambda item: (-item[1][0], item[0])):
+        name = link(language_name(code), f"{ROOT}/corpus", **of.query, language=code)
+        rows.append([name, number, kept, bar(kept / number) + f" {kept / number:.1%}", n_bytes])
+    return rows
 
 
 def _loss(checkpoint: Artifact | None) -> dict[str, str] | None:

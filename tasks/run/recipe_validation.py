@@ -5,12 +5,13 @@ library, because recipes are read at DAG parse time. Each check yields every inc
 and reads only its own sections (`READ`), so that it also runs if other sections are invalid.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.core.config import nearest
+from tasks.core.config import duplicates, nearest
 from tasks.filters.catalogue import field_types_of, mismatch
+from tasks.formats.tokens.components import JOINT, columns_of
 from tasks.formats.tokens.labels import SOURCE, UNKNOWN
 from tasks.run.catalogue import NEEDS
 from tasks.stages.annotate import AnnotateConfig
@@ -39,15 +40,15 @@ READ: Mapping[str, tuple[str, ...]] = {
     "perplexity": ("references", "cut_source"),
     "annotate": ("use", "settings"),
     "consolidate": ("filters", "limits", "sources", "trusted", "gold", "mask_pii"),
-    "tokenizer": ("weights",),
+    "tokenizer": ("weights", "by", "alpha"),
     "dedup_index": ("enabled",),
     "encode": ("columns", "token_files", "accumulate"),
     "chunks": ("enabled", "code_sources"),
     "spans": ("enabled",),
     "repeats": ("enabled",),
     "pack": ("by", "leave_out_repeats"),
-    "canary": ("current", "target", "guarded", "tasks", "steps", "optim"),
-    "train": ("mixture", "anneal", "replay", "steps", "milestones", "optim", "init_from", "continual"),
+    "canary": ("current", "target", "guarded", "tasks", "steps", "optim", "alpha"),
+    "train": ("mixture", "alpha", "anneal", "replay", "steps", "milestones", "optim", "init_from", "continual"),
     "merge": ("last",),
     "evaluate": ("tasks",),
     "promote": ("guarded", "enabled"),
@@ -98,6 +99,7 @@ def inconsistencies(sections: Sections) -> Iterator[str]:
         misplaced_limits,
         _filtered_sources,
         _pack_columns,
+        _alphas,
         _accumulated,
         _repeats,
         _mixture,
@@ -135,10 +137,30 @@ def _pack_columns(sections: Sections) -> Iterator[str]:
     """Checks that sequences are grouped by a column that the shards have."""
     if sections.encode is None or sections.pack is None:
         return
-    by, columns = sections.pack.by, (SOURCE, *sections.encode.columns)
-    if by not in columns:
-        names = ", ".join(columns)
-        yield f'pack.by: the shards have no column "{by}": add it to encode.columns, or choose from {names}'
+    columns = (SOURCE, *sections.encode.columns)
+    for column in columns_of(sections.pack.by):
+        if column not in columns:
+            names = ", ".join(columns)
+            yield f'pack.by: the shards have no column "{column}": add it to encode.columns, or choose from {names}'
+    if twice := duplicates(columns_of(sections.pack.by)):
+        yield f'pack.by: the column "{twice[0]}" is named twice: leave one out'
+
+
+def _alphas(sections: Sections) -> Iterator[str]:
+    """Checks that exponents are of columns that make the components of a mixture."""
+    by = sections.pack.by if sections.pack else SOURCE
+    for section, at in ((sections.train, "train.alpha"), (sections.canary, "canary.alpha")):
+        for column in section.alpha if section else ():
+            if column not in columns_of(by):
+                yield f'{at}: [pack] by = "{by}" has no column "{column}": add it there, joined by "{JOINT}"'
+    if sections.tokenizer:
+        columns = columns_of(sections.tokenizer.by)
+        for column in sections.tokenizer.alpha:
+            if column not in columns:
+                yield f'tokenizer.alpha: by = "{sections.tokenizer.by}" has no column "{column}": add it there'
+    decided = sections.train and "mixture" in sections.makes and not sections.train.anneal
+    if decided and sections.train and sections.train.alpha:
+        yield "train.alpha: the canaries decide the mixture: write it as canary.alpha, or remove [canary]"
 
 
 def _accumulated(sections: Sections) -> Iterator[str]:
@@ -397,11 +419,32 @@ def misnamed_sources(sections: Sections) -> Iterator[str]:
             yield f'{at}: the recipe has no {kinds} "{name}": {nearest(name, measured)}'
     yield from (f'canary.tasks: "{name}" is also a source: rename it' for name in tasks if name in encoded)
     yield from _guarded_names(sections, encoded)
-    by, values = sections.pack.by if sections.pack else SOURCE, _mixture_values(sections, encoded)
+    by = sections.pack.by if sections.pack else SOURCE
     for at, name in _mixture_names(sections):
-        if values and name not in values:
-            problem = "the recipe has no source" if by == SOURCE else f"{by}, which [pack] groups by, has no value"
-            yield f'{at}: {problem} "{name}": {nearest(name, values)}'
+        yield from _misnamed_component(at, name, by, "pack", lambda column: _known_values(sections, column, encoded))
+    if sections.tokenizer:
+        by = sections.tokenizer.by
+        for name in sections.tokenizer.weights:
+            at = "tokenizer.weights"
+            yield from _misnamed_component(
+                at, name, by, "tokenizer", lambda column: _known_values(sections, column, sources)
+            )
+
+
+def _misnamed_component(
+    at: str, name: str, by: str, section: str, known_values: Callable[[str], tuple[str, ...]]
+) -> Iterator[str]:
+    """Yields what is wrong with the name of a component, or of a group, of the columns `by` of a section."""
+    columns, values = columns_of(by), name.split(JOINT)
+    if len(values) > len(columns):
+        yield f'{at}: "{name}" has {len(values)} values, and [{section}] by = "{by}" has {len(columns)}'
+        return
+    for column, value in zip(columns, values, strict=False):
+        known = known_values(column)
+        if known and value not in known:
+            problem = f"{column}, which [{section}] groups by, has no value"
+            problem = "the recipe has no source" if column == SOURCE else problem
+            yield f'{at}: {problem} "{value}": {nearest(value, known)}'
 
 
 def _guarded_names(sections: Sections, sources: tuple[str, ...]) -> Iterator[str]:
@@ -436,8 +479,6 @@ def _text_source_names(sections: Sections) -> Iterator[tuple[str, str]]:
                 yield f"perplexity.references.{number}.name", reference.name
         if sections.perplexity.cut_source not in ("", WEB):  # WEB is the default, also without a crawl
             yield "perplexity.cut_source", sections.perplexity.cut_source
-    if sections.tokenizer:
-        yield from (("tokenizer.weights", name) for name in sections.tokenizer.weights)
     if sections.chunks:
         yield from (("chunks.code_sources", name) for name in sections.chunks.code_sources)
     if sections.examples and sections.examples.chunks and sections.examples.own_chunks:
@@ -451,11 +492,11 @@ def _heldout_names(sections: Sections) -> Iterator[tuple[str, str]]:
         yield from (("canary.guarded", name) for name in sections.canary.guarded)
 
 
-def _mixture_values(sections: Sections, sources: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the values that mixtures can weight; () if they depend on the documents."""
-    if sections.pack is None or sections.pack.by == SOURCE:
+def _known_values(sections: Sections, column: str, sources: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the values of a column that mixtures can weight; () if they depend on the documents."""
+    if column == SOURCE:
         return sources
-    if sections.pack.by != "tier" or sections.encode is None:
+    if column != "tier" or sections.encode is None:
         return ()
     return (GOLD, SILVER, *([UNKNOWN] if sections.encode.token_files else []))
 

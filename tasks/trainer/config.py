@@ -16,6 +16,7 @@ from pydantic import Field, field_validator, model_validator
 
 from tasks.core.config import Config, Problems
 from tasks.core.errors import InputError, RecipeError
+from tasks.formats.tokens.components import Alpha
 from tasks.formats.tokens.mixture import Anneal, check_weights
 from tasks.trainer.interchange.address import check_model_name
 from tasks.trainer.place import TrainPlace
@@ -296,7 +297,12 @@ class TrainConfig(Config):
     """Evenly spaced checkpoints that become part of the artifact; the last one is the trained model."""
     mixture: dict[str, float] = {}
     """Without canaries: source -> share of the sequences of a batch; sums to 1. Empty: each source in proportion to its
-    number of sequences."""
+    number of sequences. With several columns in `[pack] by`, a name is that of a component (`web+ja`) or of a group of
+    them (`web`), see `tasks.formats.tokens.components`."""
+    alpha: Alpha = Field(default={}, exclude_if=lambda alpha: not alpha)
+    """Where the mixtures of both stages name no component: by column of `[pack] by`, the exponent of the sizes of its
+    values, 0 .. 1. `{ language = 0.3 }` raises small languages as XLM-R does; 1 is natural, 0 gives equal shares. Such
+    weights also keep to `repetition_cap`, if it is set: what is beyond it goes to the others (UniMax)."""
     anneal: AnnealConfig | None = None
     """Another mixture in the last steps; also applies after a mixture chosen by canaries."""
     replay: ReplayConfig | None = None

@@ -16,9 +16,11 @@ from tasks.core.config import nearest
 from tasks.core.errors import InputError, RecipeError
 from tasks.core.stage import Inputs
 from tasks.formats.documents.examples import SOURCE, SUMMARY
+from tasks.formats.tokens.components import JOINT, component_weights, group_names, largest_weights
 from tasks.formats.tokens.exposure import INITIAL
+from tasks.formats.tokens.labels import SOURCE as BY_SOURCE
 from tasks.formats.tokens.labels import UNKNOWN
-from tasks.formats.tokens.mixture import Anneal, Mixture, grid_weights, repetitions, replay_weights
+from tasks.formats.tokens.mixture import Anneal, repetitions, replay_weights
 from tasks.formats.tokens.plan import Plan, hold
 from tasks.formats.tokens.shard import ShardSet
 from tasks.trainer import continual
@@ -100,7 +102,10 @@ def tuning_spec(config: FinetuneConfig, inputs: Inputs, folder: Path) -> TrainSp
 
 
 def mix(
-    config: TrainConfig, sequences: Mapping[str, int], decided: Mapping[str, float] | None = None
+    config: TrainConfig,
+    sequences: Mapping[str, int],
+    decided: Mapping[str, float] | None = None,
+    by: str = BY_SOURCE,
 ) -> tuple[dict[str, float], Anneal | None]:
     """Returns the weights of the first stage, and the second stage if there is one.
 
@@ -108,16 +113,17 @@ def mix(
         config: settings of the run.
         sequences: number of sequences of every source that has any.
         decided: weights chosen by canaries; they replace `config.mixture`.
+        by: the columns whose values are the sources (`[pack] by`).
 
     Raises:
         RecipeError: a mixture or replay names an unknown source, replay leaves no new one, or a source would be
             read more often than `repetition_cap`.
     """
-    early = decided if decided is not None else _over(config.mixture, sequences, "mixture")
+    early = decided if decided is not None else _over(config, config.mixture, sequences, by, "mixture")
     weights = _replay(config, early, sequences)
     anneal = None
     if config.anneal:
-        late = _over(config.anneal.mixture, sequences, "anneal.mixture")
+        late = _over(config, config.anneal.mixture, sequences, by, "anneal.mixture")
         anneal = Anneal(from_step=config.anneal_from, weights=_replay(config, late, sequences))
     _check_repetition(config, sequences, weights, anneal)
     return weights, anneal
@@ -140,26 +146,31 @@ def epochs(
 def _mixture(config: TrainConfig, plan: Plan, inputs: Inputs) -> tuple[dict[str, float], Anneal | None]:
     """Returns the weights of both stages: from the canaries, from the recipe, or by number of sequences."""
     decided = json.loads(inputs["mixture"].read("mixture.json"))["weights"] if "mixture" in inputs else None
-    return mix(config, {source: plan.sequences[source] for source in plan.sources}, decided)
+    return mix(config, {source: plan.sequences[source] for source in plan.sources}, decided, plan.summary["by"])
 
 
-def _over(mixture: Mapping[str, float], sequences: Mapping[str, int], field: str) -> dict[str, float]:
-    if not mixture:
-        return grid_weights(sequences)
-    Mixture(weights=dict(mixture)).over(sequences, f"[train] {field}, among the sources with a whole sequence")
-    return grid_weights({source: mixture.get(source, 0.0) for source in sequences})
+def _over(
+    config: TrainConfig, mixture: Mapping[str, float], sequences: Mapping[str, int], by: str, field: str
+) -> dict[str, float]:
+    most = {}
+    if config.alpha and config.repetition_cap is not None:
+        most = largest_weights(sequences, config.repetition_cap, config.steps * config.batch_size)
+    where = f"[train] {field}, among the sources with a whole sequence"
+    return component_weights(mixture, sequences, by, config.alpha, most, where)
 
 
 def _replay(config: TrainConfig, weights: Mapping[str, float], sequences: Mapping[str, int]) -> dict[str, float]:
     if config.replay is None:
         return dict(weights)
-    old = _before_newest(sequences) if config.replay.old == (EARLIER,) else config.replay.old
-    for source in old:
-        if source not in sequences:
+    names = _before_newest(sequences) if config.replay.old == (EARLIER,) else config.replay.old
+    known = {name for component in sequences for name in group_names(component)}
+    for source in names:
+        if source not in known:
             raise RecipeError(
                 f'[train] replay.old, among the sources with a whole sequence: no source is called "{source}"',
-                nearest(source, sequences),
+                nearest(source, known),
             )
+    old = [component for component in sequences if not {*names}.isdisjoint(group_names(component))]
     if set(old) >= set(sequences):
         raise RecipeError(
             "[train] replay.old names every source, so that none is new",
@@ -185,17 +196,20 @@ def replay_share(sequences: Mapping[str, int], old: Collection[str]) -> float:
 def _before_newest(sequences: Mapping[str, int]) -> tuple[str, ...]:
     """Returns the months before the newest one and, if there are any, documents without a time.
 
+    Of joint values the first one is the month.
+
     Raises:
         RecipeError: a source is neither a month nor `unknown`.
     """
-    months = [source for source in sorted(sequences) if _MONTH.fullmatch(source)]
-    if other := [source for source in sorted(sequences) if source not in months and source != UNKNOWN]:
+    sources = sorted({component.partition(JOINT)[0] for component in sequences})
+    months = [source for source in sources if _MONTH.fullmatch(source)]
+    if other := [source for source in sources if source not in months and source != UNKNOWN]:
         raise RecipeError(
             f'[train] replay.old = ["{EARLIER}"]: the source "{other[0]}" is not a month',
             'set [pack] by = "fetched_at" and [encode] columns = ["fetched_at"], or name the old sources',
         )
     old = months[:-1]
-    return (*old, *(source for source in sequences if source == UNKNOWN)) if old else ()
+    return (*old, *(source for source in sources if source == UNKNOWN)) if old else ()
 
 
 def _check_repetition(

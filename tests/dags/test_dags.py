@@ -41,8 +41,9 @@ def test_the_recipes_of_the_repository_parse(dag_bag, monkeypatch):
     monkeypatch.delenv("SLUICE_RECIPES", raising=False)
     bag = dag_bag()
     assert bag.import_errors == {}
-    tuning = {f"manuals.{dag}" for dag in ("corpus", "tokens", "finetune", "takedown")}
-    assert {f"{recipe}.{dag}" for recipe in ("demo", "smoke", "web") for dag in DAGS} | tuning == set(bag.dags)
+    some = {f"manuals.{dag}" for dag in ("corpus", "tokens", "finetune", "takedown")}
+    some |= {f"multilingual.{dag}" for dag in ("corpus", "tokens", "pretrain", "takedown")}
+    assert {f"{recipe}.{dag}" for recipe in ("demo", "smoke", "web") for dag in DAGS} | some == set(bag.dags)
 
 
 def test_recipes_for_other_places_differ_from_the_demo_only_in_their_place(dag_bag, monkeypatch):

@@ -66,7 +66,7 @@ def corpus(recipes, tmp_path):
     lost = {"id": ["1" * 32], "url": ["http://site.localhost/1"], "source": ["web"], "reason": [HOSTILE],
             "reasons": [[HOSTILE, "short"]]}  # fmt: skip
     funnel = {"source": ["web", "web"], "step": ["kept", "quality"], "reason": ["", HOSTILE], "documents": [3, 1],
-              "bytes": [900, 100]}  # fmt: skip
+              "bytes": [900, 100], "language": ["ja", HOSTILE]}  # fmt: skip
     with output.part("part-00000-of-00001", conserved=False) as part:
         part.count_in(2)
         part.table("kept", pa.table(kept))

@@ -99,10 +99,10 @@ def test_documents_of_all_files_are_sorted_by_a_column_over_all_pages(get, made)
 
 def test_the_form_lists_the_values_of_columns_with_their_documents(get, made):
     page = get(f"{PAGE}&fate=rejected&language=de").text
-    assert '<option value="de" selected>de (1)</option>' in page
+    assert '<option value="de" selected>German (de) (1)</option>' in page
     assert '<option value="gopher_quality_few_words">gopher_quality_few_words (1)</option>' in page
     kept = get(f"{PAGE}&tier=none").text
-    assert ">en (31)</option>" in kept
+    assert ">English (en) (31)</option>" in kept
     assert '<option value="none" selected>none (0)</option>' in kept
 
 
@@ -154,14 +154,16 @@ def test_a_rejected_document_shows_its_text_with_marks(get, made, monkeypatch):
     texts = re.findall(r'<div class="excerpt"[^>]*>(.*?)</div>', page, re.S)
     assert len(texts) == 2
     near = made["near"]["text"].replace(
-        MAIL, '<mark title="masked: email"><span class="hidden">masked: email: </span>&lt;email&gt;</mark>'
+        MAIL, '<mark title="masked: email"><span class="hidden" dir="ltr">masked: email: </span>&lt;email&gt;</mark>'
     )
     assert near in texts
     assert MAIL not in page
     assert "<img" not in page
     monkeypatch.setattr(documents, "EXCERPT", 20)
     begun = get(f"{PAGE}&fate=rejected&reason=duplicate_near").text
-    assert re.search(r'email&gt;</mark>\n\w\n?<span class="quiet"> … and [\d,]+ more characters', begun)
+    assert re.search(
+        r'email&gt;</mark>\n\w\n?<span class="quiet" dir="ltr" lang="en"> … and [\d,]+ more characters', begun
+    )
     monkeypatch.setattr(located, "READ_BYTES", 0)
     some = get(f"{PAGE}&fate=rejected").text
     assert (some.count("<article>"), some.count('class="excerpt"')) == (2, 1)
@@ -185,7 +187,8 @@ def test_texts_are_searched_file_by_file_and_the_page_says_which(get, made, monk
 
 def test_a_document_is_shown_with_masks_and_its_values(get, made):
     page = get(f"/sluice/document?recipe=test&version=dev&id={made['best']['id']}").text
-    assert '<mark title="masked: email"><span class="hidden">masked: email: </span>&lt;email&gt;</mark>' in page
+    spoken = '<span class="hidden" dir="ltr">masked: email: </span>'
+    assert f'<mark title="masked: email">{spoken}&lt;email&gt;</mark>' in page
     assert MAIL not in page
     poor = get(f"/sluice/document?recipe=test&version=dev&id={made['poor']['id']}").text
     row = poor.partition("<td>gopher_quality.min_words</td>")[2].partition("</tr>")[0]
@@ -244,6 +247,25 @@ def test_texts_taken_down_after_the_version_was_made_are_withheld(get, made, mon
     clusters = get("/sluice/duplicates?recipe=test&version=dev").text
     assert "withheld: a document of it is taken down" in clusters
     assert "write" not in clusters
+
+
+def test_texts_have_their_language_and_their_own_direction(get, recipes, tmp_path):
+    recipes("test")
+    body, spans = mailed(1)
+    rows = [
+        document(f"كتاب\n{lines(2)}", "arabic", language="ar", title="كتاب"),
+        document(body, "japanese", language="ja", pii_spans=spans),
+    ]
+    run_stage_in(
+        tmp_path / "store", CONSOLIDATE, ConsolidateConfig(), prepare(tmp_path / "store", rows), kind="documents"
+    )
+    page = get(PAGE).text
+    assert '<h2 dir="auto" lang="ar">كتاب</h2>' in page
+    assert re.search(r'<div class="excerpt" dir="auto" lang="ar"[^>]*>كتاب', page)
+    assert '<span class="badge">Japanese (ja)</span>' in page
+    one = get(f"/sluice/document?recipe=test&version=dev&id={rows[0]['id']}").text
+    assert "Arabic (ar)" in one
+    assert '<div class="excerpt whole" dir="auto" lang="ar"' in one
 
 
 def test_with_an_index_of_words_texts_of_all_files_are_searched(get, made, tmp_path, monkeypatch):

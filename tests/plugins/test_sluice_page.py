@@ -73,6 +73,7 @@ def test_the_page_of_a_version_shows_funnel_and_artifacts(get, corpus):
     text = get(PAGES[1]).text
     assert "shown/documents@v1" in text
     assert "75.0%" in text
+    assert '<a href="/sluice/corpus?recipe=shown&amp;version=v1&amp;language=ja">Japanese (ja)</a>' in text
     assert "&lt;script&gt;" in text
 
 

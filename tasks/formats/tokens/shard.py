@@ -33,6 +33,7 @@ from tasks.core.artifact import Artifact, ArtifactFolder
 from tasks.core.config import nearest
 from tasks.core.errors import InputError
 from tasks.core.open_files import MOST_MAPS, exhausted, map_file
+from tasks.formats.tokens.components import JOINT, columns_of, joint_name
 from tasks.formats.tokens.labels import BASE_COLUMNS, SOURCE, label
 
 _LABEL_TYPE = pa.dictionary(pa.int32(), pa.string())
@@ -284,8 +285,11 @@ class Shard:
         return np.concatenate([*parts, np.empty((0, 16), np.uint8)])
 
     def column(self, name: str) -> pa.DictionaryArray:
-        """Returns the column `source` or a label column, shape (rows,); raises InputError if there is none."""
-        return _read_column(self._batches(), self._reader.schema, name)
+        """Returns the column `source` or a label column, shape (rows,); raises InputError if there is none.
+
+        Of several columns, "source+language", the values are joint names, "web+ja".
+        """
+        return _read_columns(self._batches(), self._reader.schema, columns_of(name))
 
     def uid(self, row: int) -> bytes:
         """Returns the id of the document in a row."""
@@ -346,6 +350,22 @@ class _ShardBatch:
         flat = tokens.values.to_numpy()
         # The values are a view into the mapped file: the difference of addresses is the offset. Arrow aligns buffers.
         return cls(records, flat, tokens.offsets.to_numpy(), (flat.ctypes.data - file) // itemsize)
+
+
+def _read_columns(batches: Sequence[pa.RecordBatch], schema: pa.Schema, names: Sequence[str]) -> pa.DictionaryArray:
+    """Returns one column, or the joint names of several over all batches, whose dictionary is sorted."""
+    first, *others = (_read_column(batches, schema, name) for name in names)
+    for other in others:
+        # Codes of pairs of values, of which few occur.
+        codes = first.indices.to_numpy().astype(np.int64) * len(other.dictionary) + other.indices.to_numpy()
+        pairs, indices = np.unique(codes, return_inverse=True)
+        left, right = np.divmod(pairs, max(len(other.dictionary), 1))
+        joint = pc.binary_join_element_wise(first.dictionary.take(left), other.dictionary.take(right), JOINT)
+        order = np.argsort(np.array(joint.to_pylist(), dtype=object), kind="stable")
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        first = pa.DictionaryArray.from_arrays(pa.array(rank[indices].astype(np.int32)), joint.take(pa.array(order)))
+    return first
 
 
 def _read_column(batches: Iterable[pa.RecordBatch], schema: pa.Schema, name: str) -> pa.DictionaryArray:
@@ -487,25 +507,29 @@ def read_uids(file: BinaryIO, rows: Collection[int]) -> dict[int, str]:
 
 
 def read_label(file: BinaryIO, row: int, name: str) -> str:
-    """Returns the value of the column `source` or a label column for the document in a row.
+    """Returns the value of the column `source` or a label column, or of several, for the document in a row.
 
     Raises:
         InputError: the shard has no such column.
     """
-    schema = pa.ipc.open_file(pa.PythonFile(file, mode="r")).schema
-    _check_column(schema, name)
-    batch = _open_column(file, schema.get_field_index(name)).get_batch(row // BATCH_ROWS)
-    return str(batch.column(name)[row % BATCH_ROWS].as_py())
+    schema, columns = pa.ipc.open_file(pa.PythonFile(file, mode="r")).schema, columns_of(name)
+    for column in columns:
+        _check_column(schema, column)
+    batch = _open_column(file, *map(schema.get_field_index, columns)).get_batch(row // BATCH_ROWS)
+    return joint_name(str(batch.column(column)[row % BATCH_ROWS].as_py()) for column in columns)
 
 
 def count_labels(file: BinaryIO, by: str) -> dict[tuple[str, str, str], int]:
     """Returns the tokens of a shard by (value of `by`, other label column or `source`, its label).
 
+    Of several columns in `by`, each is also one of the others.
+
     Raises:
         InputError: the shard has no column `by`.
     """
-    schema = pa.ipc.open_file(pa.PythonFile(file, mode="r")).schema
-    _check_column(schema, by)
+    schema, columns = pa.ipc.open_file(pa.PythonFile(file, mode="r")).schema, columns_of(by)
+    for column in columns:
+        _check_column(schema, column)
     others = [name for name in schema.names if name == SOURCE or name not in BASE_COLUMNS]
     fields = [schema.get_field_index(name) for name in (*others, "n_tokens")]
     counts: Counter[tuple[str, str, str]] = Counter()
@@ -514,11 +538,11 @@ def count_labels(file: BinaryIO, by: str) -> dict[tuple[str, str, str], int]:
         batch = pa.Table.from_batches([reader.get_batch(index)])
         for name in others:
             if name != by:
-                sums = batch.group_by([by, name]).aggregate([("n_tokens", "sum")])
-                for value, label_, tokens in zip(
-                    *(sums[key].to_pylist() for key in (by, name, "n_tokens_sum")), strict=True
-                ):
-                    counts[value, name, label_] += tokens
+                keys = list(dict.fromkeys([*columns, name]))
+                sums = batch.group_by(keys).aggregate([("n_tokens", "sum")])
+                for row in sums.to_pylist():
+                    value = joint_name(row[column] for column in columns)
+                    counts[value, name, row[name]] += row["n_tokens_sum"]
     return dict(counts)
 
 

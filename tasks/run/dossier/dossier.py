@@ -25,6 +25,7 @@ from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.core.pages import template
 from tasks.core.store import Store
+from tasks.formats.documents.languages import language_name
 from tasks.formats.documents.tombstones import in_force
 from tasks.run import lineage
 from tasks.run.dossier.corpus import Corpus, terms_of_use
@@ -172,5 +173,5 @@ def _page(title: str, content: Mapping[str, Any], model_card: str, takedowns: Au
     values = {name.partition(".")[0]: value for name, value in content.items()}
     return template(__package__, "dossier.html").render(
         title=title, card=model_card, audit=takedowns.text(), requests=[asdict(one) for one in takedowns.takedowns],
-        files=files, **values
+        files=files, language_name=language_name, **values
     )  # fmt: skip

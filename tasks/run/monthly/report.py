@@ -21,6 +21,7 @@ from tasks.core.ledger import VERSIONS, newest
 from tasks.core.pages import template
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
+from tasks.formats.documents.languages import language_name
 from tasks.formats.documents.tombstones import in_force
 from tasks.run.inputs import check_recorded
 from tasks.run.lineage import chain
@@ -160,7 +161,7 @@ def _alerts(
     entry: Entry, earlier: Sequence[Entry], taken: Mapping[str, Any], faults: Mapping[str, int]
 ) -> Iterator[dict[str, str]]:
     for language, share in drift.new_languages(entry["profile"], [one.get("profile", {}) for one in earlier]):
-        text = f"{share:.1%} of the kept documents are in {language}, which no earlier month had"
+        text = f"{share:.1%} of the kept documents are in {language_name(language)}, which no earlier month had"
         yield {"kind": "new_language", "what": language, "text": text}
     for domain in drift.vanished(entry["crawled"], [one.get("crawled", {}) for one in earlier]):
         yield {"kind": "vanished", "what": domain, "text": f"no page of {domain} was there any more"}

@@ -27,6 +27,7 @@ from tasks.core.config import (
     validate_strict,
 )
 from tasks.core.stage_spec import MOST_MEMBERS, Input, PreviousInput, StageSpec
+from tasks.formats.tokens.components import Alpha
 from tasks.formats.tokens.mixture import check_weights
 from tasks.trainer.config import AnnealConfig, ModelConfig, OptimConfig, ReplayConfig, TrainConfig
 from tasks.trainer.evaluation.config import TaskConfig
@@ -88,7 +89,11 @@ class CanaryConfig(Config):
     current: dict[str, float] = {}
     """The current mixture: share of the sequences of a batch by source; sums to 1. An arm replaces it only if it is
     significantly better. Empty: the natural mixture, each source by its number of sequences. A later cycle starts from
-    the decision of the previous one, until this setting changes."""
+    the decision of the previous one, until this setting changes. With several columns in `[pack] by`, a name is that of
+    a component or of a group of them, as in `[train] mixture`."""
+    alpha: Alpha = Field(default={}, exclude_if=lambda alpha: not alpha)
+    """Where `current` names no component: by column of `[pack] by`, the exponent of the sizes of its values, as in
+    `[train] alpha`; within `repetition_cap`."""
     rounds: int = Field(default=3, ge=1, le=9)
     """The most rounds of screening. A round is skipped if an earlier one was sure enough, or the budget is spent."""
     arms: int = Field(default=4, ge=0)

@@ -29,7 +29,9 @@ import numpy as np
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
-from tasks.formats.tokens.mixture import Mixture, grid_weights, repetitions
+from tasks.formats.tokens.components import component_weights, largest_weights
+from tasks.formats.tokens.labels import SOURCE
+from tasks.formats.tokens.mixture import grid_weights, repetitions
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import ShardSet
 from tasks.stages.canary import CURRENT, REPEATED, CanaryConfig, design, evidence, heldout, variants
@@ -80,7 +82,7 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
         proposed = decision.response.proposed_weights if decision and decision.response else None
         targets(config, plan.summary["heldout_documents"])
         sequences = {source: plan.sequences[source] for source in plan.sources}
-        cycle = first(config, sequences, cost, accepted, proposed)
+        cycle = first(config, sequences, cost, accepted, proposed, plan.summary["by"])
         cycle = {**cycle, "evidence": _evidence(inputs, plan.summary["by"], cost)}
         cycle["registered"]["rules"] += [_start(config, inputs), cycle["evidence"]["note"]]
     this = cycle["rounds"][-1]
@@ -117,7 +119,8 @@ def _of_settings(config: CanaryConfig, inputs: Inputs, cost: CycleCost) -> Cycle
     encoded, limit = inputs.many("encoded"), config.heldout_tokens
     left_out = heldout.trained_on(ShardSet.open(encoded[0]), limit, encoded, inputs.many("documents"))
     sequences = [{source: plan.sequences[source] for source in plan.sources} for plan in plans]
-    return variants.first(config, content["variants"], sequences, content["weights"], left_out, cost)
+    by = plans[0].summary["by"]
+    return variants.first(config, content["variants"], sequences, content["weights"], left_out, cost, by)
 
 
 def kept_ratios(
@@ -136,12 +139,13 @@ def first(
     cost: CycleCost,
     accepted: Mapping[str, float] | None = None,
     proposed: Mapping[str, float] | None = None,
+    by: str = SOURCE,
 ) -> Cycle:
     """Returns a cycle with its first round; see `choose`. Raises RecipeError if the budget is too small."""
     seeds = len(config.seeds)
     cost.require(3 * seeds)
     kept = kept_ratios(config, sequences, accepted)
-    arms = choose(config, sequences, accepted, proposed)[: cost.affordable(0) // seeds]
+    arms = choose(config, sequences, accepted, proposed, by)[: cost.affordable(0) // seeds]
     most = _quarter(config) if kept else None
     return begin(config, arms, rules(config, cost, len(arms)), sequences, kept, most)
 
@@ -222,6 +226,7 @@ def choose(
     sequences: Mapping[str, int],
     accepted: Mapping[str, float] | None = None,
     proposed: Mapping[str, float] | None = None,
+    by: str = SOURCE,
 ) -> list[Arm]:
     """Returns the arms of the first round, the current mixture first; deterministic.
 
@@ -230,6 +235,7 @@ def choose(
         sequences: number of sequences by source, all above 0.
         accepted: the mixture that the previous cycle decided for; None if the recipe's has changed since.
         proposed: the proposal of the previous cycle's response.
+        by: the columns whose values are the sources (`[pack] by`).
 
     Raises:
         RecipeError: the current mixture names an unknown source, or repeats a source too often.
@@ -238,7 +244,7 @@ def choose(
     natural = grid_weights(sequences)
     kept = kept_ratios(config, sequences, accepted)
     space = Space.of(config, sequences, kept)
-    current = _current(config, sequences, natural, accepted)
+    current = _current(config, sequences, by, accepted)
     require_repetition(config, current, sequences, "the current mixture")
     arms: list[Arm] = [
         {"arm": "arm-0", "kind": CURRENT, "weights": current},
@@ -278,17 +284,13 @@ def _chosen(
 
 
 def _current(
-    config: CanaryConfig,
-    sequences: Mapping[str, int],
-    natural: dict[str, float],
-    accepted: Mapping[str, float] | None,
+    config: CanaryConfig, sequences: Mapping[str, int], by: str, accepted: Mapping[str, float] | None
 ) -> dict[str, float]:
     if accepted and (weights := _restrict(accepted, sequences)):
         return weights
-    if not config.current:
-        return natural
-    Mixture(weights=config.current).over(sequences, "[canary] current, among the sources with a whole sequence")
-    return grid_weights({source: config.current.get(source, 0.0) for source in sequences})
+    most = largest_weights(sequences, config.repetition_cap, config.steps * config.batch_size) if config.alpha else {}
+    where = "[canary] current, among the sources with a whole sequence"
+    return component_weights(config.current, sequences, by, config.alpha, most, where)
 
 
 def _restrict(weights: Mapping[str, float], sequences: Mapping[str, int]) -> dict[str, float] | None:

@@ -53,7 +53,10 @@ HOOKS = Hooks(external=external)
 
 def continues(config: CanaryConfig, previous: Artifact | None) -> bool:
     """Returns whether the current mixture is that of the previous decision: the recipe's has not changed since."""
-    return previous is not None and previous.record.config.get("current") == config.current
+    if previous is None:
+        return False
+    before = previous.record.config
+    return (before.get("current"), before.get("alpha", {})) == (config.current, config.alpha)
 
 
 def column(task: str, metric: str) -> str:

@@ -109,7 +109,8 @@ def _spec(
     """Returns the run of an arm, which measures the documents after its last step."""
     files = Inputs({role: inputs[role] for role in ("shards", "plan")})
     training, plan = config.training(seed, arm), Plan.open(inputs["plan"])
-    weights, anneal = mix(training, {source: plan.sequences[source] for source in plan.sources}, arm["weights"])
+    sequences = {source: plan.sequences[source] for source in plan.sources}
+    weights, anneal = mix(training, sequences, arm["weights"], plan.summary["by"])
     spec = make_spec(training, files, folder)
     path = folder / "input" / "heldout.json"
     write(path, documents)

@@ -19,7 +19,9 @@ from typing import Any
 from tasks.core.engine import Engine
 from tasks.core.errors import RecipeError
 from tasks.core.stage import Inputs, Output, Report
-from tasks.formats.tokens.mixture import Mixture, grid_weights
+from tasks.formats.tokens.components import JOINT, component_weights
+from tasks.formats.tokens.labels import SOURCE
+from tasks.formats.tokens.mixture import grid_weights
 from tasks.stages.canary import CURRENT, MIXTURE_OF_ARM, REPEATED, CanaryConfig
 from tasks.stages.canary.cost import CycleCost
 from tasks.stages.canary.decision import Decision
@@ -69,6 +71,7 @@ def first(
     weights: Mapping[str, float] | None,
     left_out: Sequence[str],
     cost: CycleCost,
+    by: str = SOURCE,
 ) -> Cycle:
     """Returns a cycle with its only round.
 
@@ -79,11 +82,12 @@ def first(
         weights: the current mixture; None: the natural one.
         left_out: ids of held-out documents that are not measured.
         cost: of the cycle.
+        by: the columns whose values are the sources (`[pack] by`) of the current settings.
 
     Raises:
         RecipeError: a mixture is not possible, or the budget does not pay for all arms.
     """
-    arms = _arms(config, variants, sequences, weights)
+    arms = _arms(config, variants, sequences, weights, by)
     for arm in arms:
         arm |= {"left_out": list(left_out)} if left_out else {}
     cost.require(len(arms) * len(config.seeds))
@@ -95,16 +99,19 @@ def _arms(
     variants: Sequence[Variant],
     sequences: Sequence[Mapping[str, int]],
     weights: Mapping[str, float] | None,
+    by: str,
 ) -> list[Arm]:
     """Returns the arms, numbered like the variants; a variant that is accepted already is none."""
-    if weights and weights == config.current:
-        Mixture(weights=dict(weights)).over(sequences[0], "[canary] current, among the sources with a whole sequence")
+    if (weights or {}) == config.current:
+        where = "[canary] current, among the sources with a whole sequence"
+        mixed = component_weights(config.current, sequences[0], by, config.alpha, where=where)
+        weights = mixed if config.alpha or JOINT in by else weights
     arms: list[Arm] = []
     for number, (variant, counts) in enumerate(zip(variants, sequences, strict=True)):
         if number and variant["set"] == variants[0]["set"]:
             continue
         name, changed = variant["name"], dict(variant["set"])
-        mixed = _weights(variant, counts, weights, sequences[0])
+        mixed = _weights(variant, counts, weights, sequences[0], by)
         require_repetition(config, mixed, counts, f'the arm "{name}"')
         arm = {"arm": f"arm-{number}", "kind": name, "weights": mixed, "set": changed}
         arms.append(arm)
@@ -114,12 +121,17 @@ def _arms(
 
 
 def _weights(
-    variant: Variant, sequences: Mapping[str, int], current: Mapping[str, float] | None, known: Collection[str]
+    variant: Variant,
+    sequences: Mapping[str, int],
+    current: Mapping[str, float] | None,
+    known: Collection[str],
+    by: str,
 ) -> dict[str, float]:
     """Returns the mixture of a variant; sources in `known`, those of the current variant, may have no weight."""
     name, own = variant["name"], variant["set"].get(MIXTURE_OF_ARM)
     if own:
-        Mixture(weights=own).over(sequences, f'{MIXTURE_OF_ARM} of the arm "{name}"')
+        mixed = component_weights(own, sequences, by, where=f'{MIXTURE_OF_ARM} of the arm "{name}"')
+        own = mixed if JOINT in by else own
     weights = own or current
     if not weights:
         return grid_weights(sequences)

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from tasks.core.pages import template
 from tasks.formats.documents.document import CONTAMINATED, REPEATED
+from tasks.formats.documents.languages import language_name, language_tag
 from tasks.stages.consolidate.config import GOLD
 from tasks.stages.consolidate.funnel import KEPT, totals
 
@@ -24,6 +25,7 @@ SAMPLE = pa.schema(
         pa.field("id", pa.string(), nullable=False),
         pa.field("url", pa.string(), nullable=False),
         pa.field("source", pa.string(), nullable=False),
+        pa.field("language", pa.string(), nullable=False),
         pa.field("reasons", pa.list_(pa.string()), nullable=False),
         pa.field("measured", pa.string(), nullable=False),  # JSON by annotator
         pa.field("text", pa.string(), nullable=False),  # the beginning, masked
@@ -48,7 +50,7 @@ def samples(documents: pa.Table, judged: pa.Table, reasons: Sequence[Sequence[st
     """Returns rows of SAMPLE for the chosen documents.
 
     Args:
-        documents: id, url and source.
+        documents: id, url, source and language.
         judged: the annotators' columns to show.
         reasons: all reasons of each document.
         texts: their masked texts; "" is not shown.
@@ -64,6 +66,7 @@ def samples(documents: pa.Table, judged: pa.Table, reasons: Sequence[Sequence[st
             "id": documents.column("id"),
             "url": [_beginning(url, _URL_CHARS) for url in documents.column("url").to_pylist()],
             "source": documents.column("source"),
+            "language": documents.column("language"),
             "reasons": pa.array([list(row_reasons) for row_reasons in reasons], pa.list_(pa.string())),
             "measured": [json.dumps(row, sort_keys=True, ensure_ascii=False, default=str) for row in measured],
             "text": [_beginning(text, _CHARS) for text in texts],
@@ -104,7 +107,7 @@ def page(funnel: pa.Table, hosts: pa.Table, pairs: pa.Table, sampled: pa.Table) 
         ],
         "most_hosts": _HOSTS,
         "pairs": [
-            (f"{row['language']} or {row['second']}", row["documents"], row["kept"],
+            (" or ".join(language_name(row[name]) for name in ("language", "second")), row["documents"], row["kept"],
              _share(row["kept"], row["documents"]))
             for row in pairs.slice(0, _PAIRS).to_pylist()
         ],
@@ -148,7 +151,7 @@ def _languages(funnel: pa.Table) -> list[tuple[str, int, int, str]]:
     rows = [(row["language"], row["documents"], kept.get(row["language"], 0)) for row in totals(funnel, ["language"])]
     rows.sort(key=lambda row: -row[1])
     return [
-        (language or "(no text)", total, kept_documents, _share(kept_documents, total))
+        (language_name(language), total, kept_documents, _share(kept_documents, total))
         for language, total, kept_documents in rows
     ]
 
@@ -161,6 +164,8 @@ def _document(row: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "url": row["url"],
         "source": row["source"],
+        "language": language_name(row["language"]),
+        "tag": language_tag(row["language"]),
         "decided": _numbers(decided),
         "further": ", ".join(row["reasons"][1:]),
         "others": _numbers(others),

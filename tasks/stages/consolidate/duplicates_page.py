@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from tasks.core.pages import template
 from tasks.core.part import Part
 from tasks.formats.dedup.duplicates import AUDIT_FILE, DuplicateAudit, Side
+from tasks.formats.documents.languages import language_tag
 from tasks.formats.documents.text import normalise
 from tasks.stages.consolidate.aligned_inputs import AlignedParts
 from tasks.stages.consolidate.config import ConsolidateConfig
@@ -38,6 +39,7 @@ COPY = pa.schema(
         pa.field("id", pa.string(), nullable=False),
         pa.field("url", pa.string(), nullable=False),
         pa.field("source", pa.string(), nullable=False),
+        pa.field("language", pa.string(), nullable=False),
         pa.field("verdict", pa.string(), nullable=False),  # "kept", or the first reason
         pa.field("text", pa.string(), nullable=False),  # the beginning, masked
     ]
@@ -86,6 +88,7 @@ def write_copies(
         documents_shown.column("id"),
         pa.array([url[:_URL_CHARS] for url in documents_shown.column("url").to_pylist()], pa.string()),
         documents_shown.column("source"),
+        documents_shown.column("language"),
         pa.array([first[row] or KEPT for row in rows.tolist()], pa.string()),
         pa.array([text[:_CHARS] for text in texts], pa.string()),
     ]
@@ -150,13 +153,19 @@ def _side(side: Side, copies: Copies, withheld: set[str]) -> dict[str, Any]:
 def page(content: Mapping[str, Any]) -> bytes:
     """Returns the result of `describe` as HTML in UTF-8, without scripts and external resources."""
     sides = {name: [_compared(pair) for pair in content[name]["shown"]] for name in ("below", "above")}
-    context = {**content, "sides": sides, "characters": _CHARS}
+    largest = [{**cluster, "shown": list(map(_tagged, cluster["shown"]))} for cluster in content["largest"]]
+    context = {**content, "largest": largest, "sides": sides, "characters": _CHARS}
     return template(__package__, "duplicates.html").render(context).encode("utf-8", "replace")
+
+
+def _tagged(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {**row, "tag": language_tag(row["language"])}
 
 
 def _compared(pair: Mapping[str, Any]) -> dict[str, Any]:
     first, second = pair["documents"]
-    return {**pair, "runs": differences(first["text"], second["text"])}
+    tags = [language_tag(document["language"]) for document in (first, second)]
+    return {**pair, "runs": list(zip(tags, differences(first["text"], second["text"]), strict=True))}
 
 
 def differences(first: str, second: str) -> tuple[list[tuple[str, bool]], list[tuple[str, bool]]]:

@@ -16,6 +16,7 @@ import pyarrow.csv as pa_csv
 
 from tasks.filters.base import fields
 from tasks.filters.language import is_close
+from tasks.formats.documents.languages import language_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -175,7 +176,7 @@ def draw(funnel: pa.Table, title: str) -> bytes:
 
     lost = _largest({row["reason"]: row["documents"] for row in totals(funnel, ["reason"]) if row["reason"]})
     kept = [row for row in totals(funnel, ["language", "step"]) if row["step"] == KEPT]
-    by_language = _largest({row["language"]: row["documents"] for row in kept})
+    by_language = _largest({language_name(row["language"]): row["documents"] for row in kept})
     # Heights of panels are proportional to their number of bars, so that all bars have the same thickness.
     labels = step_labels(funnel)
     rows = [len(labels) + _AROUND, len(lost) + _AROUND, len(by_language) + _AROUND]

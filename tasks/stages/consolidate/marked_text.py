@@ -47,6 +47,7 @@ class MarkedDocument:
         url: its URL.
         source: its source.
         title: its title; may have personal data.
+        language: its code; "" if it was not measured.
         pieces: the text; None if it is taken down, or if no annotator could find its personal data.
         values: its values beside the numeric limits.
     """
@@ -55,6 +56,7 @@ class MarkedDocument:
     url: str
     source: str
     title: str
+    language: str
     pieces: tuple[TextPiece, ...] | None
     values: tuple[LimitValue, ...]
 
@@ -75,7 +77,7 @@ def read_documents(
         part: name of the part.
         ids: ids of documents.
     """
-    annotators = [name for name in aligned.groups if name in (*config.reads(), "pii", "c4")]
+    annotators = [name for name in aligned.groups if name in (*config.reads(), "pii", "c4", "language")]
     documents, judged, _ = aligned.part(part, ["id", "url", "source", "title", "text"], annotators, ["id"])
     chosen = pc.is_in(documents.column("id"), value_set=pa.array(list(ids), pa.string()))
     documents, judged = documents.filter(chosen), judged.filter(chosen)
@@ -88,6 +90,7 @@ def read_documents(
             row["url"],
             row["source"],
             row["title"],
+            (found.get("language") or {}).get("label", ""),
             None if is_hidden else _pieces(config, row["text"], found),
             tuple(values.get(at, ())),
         )

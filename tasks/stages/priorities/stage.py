@@ -23,6 +23,7 @@ from tasks.core.artifact import ArtifactFolder
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
+from tasks.formats.tokens.components import JOINT, columns_of
 from tasks.formats.tokens.labels import SOURCE
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import column_of, label_values
@@ -72,11 +73,13 @@ class _Count:
         self._documents, self._by = documents, by
 
     def __call__(self, part: Part, name: str) -> None:
-        column = column_of(self._by)
-        columns = list(dict.fromkeys([SOURCE, "url", column]))
+        names = columns_of(self._by)
+        columns = list(dict.fromkeys([SOURCE, "url", *map(column_of, names)]))
         table = self._documents.table(f"{_KEPT}{name}.parquet", columns)
         table = table.filter(pc.equal(table[SOURCE], _WEB))
-        values = label_values(table[column].combine_chunks(), self._by)
+        values = pc.binary_join_element_wise(
+            *(label_values(table[column_of(column)].combine_chunks(), column) for column in names), JOINT
+        )
         # As in the crawl DB: with its port.
         hosts = pc.list_element(pc.split_pattern(table["url"].cast(pa.string()), "/", max_splits=3), 2)
         counted = pa.table({"host": hosts, "value": values}).group_by(["host", "value"]).aggregate([([], "count_all")])

@@ -44,7 +44,7 @@ from tasks.formats.web.domain import domain_of, host_name
 from tasks.stages.repeats import RepeatsConfig
 from tasks.stages.repeats.maximal import MAXIMAL, OCCURRENCE, Key, Suffixes, maximal, occurrences, outstanding, repeated
 
-VERSION = 1
+VERSION = 2
 _PIECE = 1 << 18
 """Approximate number of suffixes of a piece."""
 

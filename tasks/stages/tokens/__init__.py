@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, field_validator
 
 from tasks.core.config import Config, duplicates, require_absolute
 from tasks.core.stage_spec import Input, PreviousInput, StageSpec, Takedowns
+from tasks.formats.tokens.components import Alpha
 from tasks.formats.tokens.labels import BASE_COLUMNS, SOURCE, SourceName
 from tasks.formats.tokens.mixture import check_weights
 
@@ -24,7 +25,14 @@ class TokenizerConfig(Config):
     """UTF-8 bytes of training text, drawn from the kept documents by a hash of their id."""
     weights: dict[str, float] = {}
     """Share of the sample by source, summing to 1, so that a small but important source influences the merges. Empty:
-    each source by its size."""
+    each source by its size. With several columns in `by`, a name is that of a component or of a group of them, as in
+    `[train] mixture`."""
+    by: str = Field(default=SOURCE, exclude_if=lambda by: by == SOURCE)
+    """Columns of the documents whose values `weights` and `alpha` name: `source`, `language`, `source+language` and so
+    on, as in `[pack] by`."""
+    alpha: Alpha = Field(default={}, exclude_if=lambda alpha: not alpha)
+    """By column of `by`, the exponent of the sizes (UTF-8 bytes) of its values, as in `[train] alpha`: with
+    `by = "language"`, `{ language = 0.3 }` raises small languages in the sample."""
     min_frequency: int = Field(default=2, ge=1)
     """Minimum number of occurrences in the sample for a pair to be merged."""
     seed: int = Field(default=0, ge=0)
@@ -104,7 +112,8 @@ class PackConfig(Config):
     """`concat` concatenates documents and cuts every `seq_len` tokens: no padding, but documents are split. `best_fit`
     splits only documents that are longer than a sequence, and pads the sequences."""
     by: str = SOURCE
-    """Column whose values are the sources of the plan and of mixtures: `source`, or one of `[encode] columns`."""
+    """Column whose values are the sources of the plan and of mixtures: `source`, or one of `[encode] columns`; or
+    several of them, joined by "+": `source+language` has the values `web+ja` and so on."""
     leave_out_repeats: bool = Field(default=False, exclude_if=lambda leaves: not leaves)
     """Excludes the tokens of long repeats (`[repeats]`), except the first occurrence of each. The remaining pieces of a
     document are packed like separate documents."""

@@ -16,7 +16,7 @@ import heapq
 import json
 import logging
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -34,7 +34,9 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.documents.text import hashes64, words
 from tasks.formats.hooks import Hooks
+from tasks.formats.tokens.components import columns_of, component_weights, group_names, joint_name
 from tasks.formats.tokens.labels import label
+from tasks.formats.tokens.shard import column_of, label_values
 from tasks.stages.tokens import TokenizerConfig, token_import
 from tasks.stages.tokens.encoder import ReferenceEncoder, open_reference
 from tasks.trainer.interchange.chat_template import FILE as CHAT_TEMPLATE
@@ -50,7 +52,7 @@ KEPT = "kept/"
 _MAX_DOCUMENT_BYTES = 200_000
 
 _RankedDocument = tuple[int, str, str, int]
-"""Hash, id, source and UTF-8 bytes of a document."""
+"""Hash, id, pool (its component, or "" if all documents are one pool) and UTF-8 bytes of a document."""
 
 FERTILITY = "fertility.json"
 """File with the result of `fertility_table`."""
@@ -155,19 +157,22 @@ def draw(documents: Artifact, engine: Engine, config: TokenizerConfig) -> list[S
 
     Raises:
         InputError: there is no text, or none of a source with a weight.
+        RecipeError: a group with a weight has no component that is not named itself.
     """
     paths = documents.files(KEPT)
     ranked: list[list[_RankedDocument]] = [[] for _ in paths]
-    for index, rows in engine.map(partial(_ranks, documents.folder, config), paths):
+    totals: Counter[str] = Counter()
+    for index, (rows, n_bytes) in engine.map(partial(_ranks, documents.folder, config), paths):
         ranked[index] = rows
+        totals.update(n_bytes)
+    missing = sorted(name for name, weight in config.weights.items() if weight and not _has_text(name, totals))
+    budgets = {} if missing else _budgets(config, totals)
     ranks: dict[str, int] = {}
     sizes: dict[str, int] = defaultdict(int)
-    for rank, doc_id, source, size in heapq.merge(*ranked):
-        pool = _pool(config, source)
-        if sizes[pool] < _budget(config, pool):
+    for rank, doc_id, pool, size in heapq.merge(*ranked):
+        if sizes[pool] < budgets.get(pool, 0):
             ranks[doc_id] = rank
             sizes[pool] += min(size, _MAX_DOCUMENT_BYTES)
-    missing = sorted(source for source, weight in config.weights.items() if weight and not sizes[source])
     if not ranks or missing:
         missing_text = f'text of the source "{missing[0]}"' if missing else "document with text"
         raise InputError(f"{documents.address} has no kept {missing_text}", "see its funnel for the reasons")
@@ -177,29 +182,45 @@ def draw(documents: Artifact, engine: Engine, config: TokenizerConfig) -> list[S
     return sorted(sample)
 
 
-def _pool(config: TokenizerConfig, source: str) -> str:
-    return source if config.weights else ""
+def _has_text(name: str, totals: Mapping[str, int]) -> bool:
+    return any(name in group_names(pool) for pool in totals)
 
 
-def _budget(config: TokenizerConfig, pool: str) -> float:
-    return config.sample_bytes * config.weights.get(pool, 0.0) if config.weights else config.sample_bytes
+def _budgets(config: TokenizerConfig, totals: Mapping[str, int]) -> dict[str, float]:
+    """Returns the most bytes of each pool in the sample, from the bytes of all its documents."""
+    if not config.weights and not config.alpha:
+        return {"": config.sample_bytes}
+    if config.weights and all(name in totals for name, weight in config.weights.items() if weight):
+        # No name is that of a group: the weights are not rounded.
+        return {pool: config.sample_bytes * config.weights.get(pool, 0.0) for pool in totals}
+    weights = component_weights(config.weights, totals, config.by, config.alpha, where="[tokenizer] weights")
+    return {pool: config.sample_bytes * weight for pool, weight in weights.items()}
 
 
-def _ranks(documents: ArtifactFolder, config: TokenizerConfig, path: str) -> list[_RankedDocument]:
-    table = documents.table(path, columns=["id", "source", "text"])
+def _ranks(
+    documents: ArtifactFolder, config: TokenizerConfig, path: str
+) -> tuple[list[_RankedDocument], dict[str, int]]:
+    """Returns the documents of a part that the sample may have, and the bytes of each pool in it."""
+    names = columns_of(config.by)
+    table = documents.table(path, columns=list(dict.fromkeys(["id", "text", *map(column_of, names)])))
     sizes = pc.binary_length(table.column("text").cast(pa.large_binary())).to_pylist()
-    ids, sources = table.column("id").to_pylist(), table.column("source").to_pylist()
+    ids = table.column("id").to_pylist()
+    pools = [""] * len(ids)
+    if config.weights or config.alpha:
+        labels = [label_values(table.column(column_of(name)).combine_chunks(), name).to_pylist() for name in names]
+        pools = [joint_name(row) for row in zip(*labels, strict=True)]
     hashes = id_hashes(ids, f"sample/{config.seed}").tolist()
-    rows = sorted(row for row in zip(hashes, ids, sources, sizes, strict=True) if row[-1])
     # Documents beyond the size of the whole sample cannot be selected.
     candidates: list[_RankedDocument] = []
+    sampled: dict[str, int] = defaultdict(int)
     totals: dict[str, int] = defaultdict(int)
-    for row in rows:
-        pool = _pool(config, row[2])
-        if totals[pool] < _budget(config, pool):
+    for row in sorted(row for row in zip(hashes, ids, pools, sizes, strict=True) if row[-1]):
+        pool, size = row[2:]
+        totals[pool] += size
+        if sampled[pool] < config.sample_bytes * config.weights.get(pool, 1.0):
             candidates.append(row)
-            totals[pool] += min(row[3], _MAX_DOCUMENT_BYTES)
-    return candidates
+            sampled[pool] += min(size, _MAX_DOCUMENT_BYTES)
+    return candidates, dict(totals)
 
 
 def _texts(documents: ArtifactFolder, ranks: dict[str, int], path: str) -> list[SampledDocument]:

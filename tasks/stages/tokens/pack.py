@@ -29,7 +29,7 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.documents.tombstones import TAKEDOWN, tombstones_of
-from tasks.formats.tokens.labels import SOURCE
+from tasks.formats.tokens.labels import LONGEST, SOURCE
 from tasks.formats.tokens.marks import Rows, withheld_rows
 from tasks.formats.tokens.origins import superseded_rows
 from tasks.formats.tokens.plan import FOLDER, SLICE, SUMMARY, Slices, array_name, arrays_of, write_array
@@ -199,6 +199,11 @@ def _contents(shards: ShardSet, by: str) -> dict[str, dict[str, int]]:
         column = shard.column(by)
         tokens = np.bincount(column.indices.to_numpy(), shard.lengths, len(column.dictionary)).astype(np.int64)
         for value, count in zip(column.dictionary.to_pylist(), tokens.tolist(), strict=True):
+            if count and len(value) > LONGEST:
+                raise InputError(
+                    f'[pack] by = "{by}" gives a name of more than {LONGEST} characters, "{value[:40]}..."',
+                    "name columns with few, short values",
+                )
             if count:
                 tokens_by_shard[value][name] = count
     return dict(sorted(tokens_by_shard.items()))

@@ -115,7 +115,7 @@ def describe_run(spec: TrainSpec, plan: Plan) -> dict[str, Any]:
 
 
 def _report(metrics: list[dict[str, Any]], spec: TrainSpec) -> Report:
-    """Returns the report: mean loss over the last twentieth of the steps, and the epochs of each source."""
+    """Returns the report: mean loss over the last twentieth of the steps, and weight and epochs of each source."""
     losses = [line["loss"] for line in metrics if line["loss"] is not None]
     tail = losses[-max(1, len(losses) // 20) :]
     loss, tokens, steps = sum(tail) / len(tail), metrics[-1]["tokens"], spec.run.steps
@@ -126,6 +126,8 @@ def _report(metrics: list[dict[str, Any]], spec: TrainSpec) -> Report:
             "tokens": tokens,
             "steps": steps,
             "skipped_steps": len(metrics) - len(losses),
+            **{f"weight/{source}": weight for source, weight in spec.weights.items()},
+            **({f"anneal_weight/{source}": w for source, w in spec.anneal.weights.items()} if spec.anneal else {}),
             **{f"epochs/{source}": times for source, times in epochs_by_source.items()},
         },
         note=f"loss {loss:.3f} after {steps} steps and {tokens:,} tokens",

@@ -35,7 +35,7 @@ BEFORE = {
     "encode": "12adad48c00995c2",
     "chunks": "20123556739595de",
     "spans": "4c47e4224b6fe8d6",
-    "repeats": "3f09fbc7b6b10903",
+    "repeats": "4b5ad7c84d40c717",
     "pack": "9f3c31c4477b2576",
     "variants": "520136fec7707dda",
     "arms": "794a0bd017ed61e1",

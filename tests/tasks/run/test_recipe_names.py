@@ -7,6 +7,8 @@ import pytest
 
 from tasks.core.errors import RecipeError
 from tasks.run.recipe import Recipe
+from tasks.stages.canary import CanaryConfig
+from tasks.stages.tokens import TokenizerConfig
 from tests.tasks.run.test_recipe_validation import BOOKS, DEMO, TRAIN, USE, files_only, refused
 
 GATE = {**TRAIN, "name": "gate", "crawl": {"sources": ["web"]}}
@@ -121,6 +123,23 @@ def test_grouped_by_another_column_mixtures_name_its_values_and_targets_still_so
     assert DEMO.override({**unknown, "encode.token_files": files}).encode.token_files[0].name == "bought"
     by_host = {"pack.by": "host", "encode.columns": ["host"], "canary.current": {"only.documents.know": 1.0}}
     assert DEMO.override(by_host).encode.columns == ("host",)
+
+
+def test_components_of_a_mixture_are_checked_value_by_value() -> None:
+    joint = {"pack.by": "source+tier+language", "canary.current": {"web": 0.5, "code+gold+ja": 0.5}}
+    exponents = {"canary.alpha": {"language": 0.3}}
+    assert DEMO.override({**joint, **exponents}).of(CanaryConfig).alpha == {"language": 0.3}
+    for name, problem in (
+        ("wbe+gold", 'the recipe has no source "wbe"'),
+        ("web+glod", 'tier, which [pack] groups by, has no value "glod"'),
+        ("web+gold+ja+x", '"web+gold+ja+x" has 4 values, and [pack] by = "source+tier+language" has 3'),
+    ):
+        assert problem in refused({**joint, "canary.current": {name: 1.0}})
+    assert '[pack] by = "source" has no column "language"' in refused(exponents)
+    assert 'the column "tier" is named twice' in refused({"pack.by": "tier+tier", "canary.current": {}})
+    sampled = {"tokenizer.by": "language", "tokenizer.alpha": {"language": 0.3}}
+    assert DEMO.override(sampled).of(TokenizerConfig).by == "language"
+    assert 'tokenizer.alpha: by = "source" has no column' in refused({"tokenizer.alpha": {"language": 0.3}})
 
 
 def test_existing_sources_are_accepted_everywhere() -> None:

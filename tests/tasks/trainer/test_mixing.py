@@ -123,3 +123,29 @@ def test_the_sequences_read_match_the_description_of_the_run(made: Made, tmp_pat
     assert {source for source, _, _ in read.batch(11)} <= {"my-books", "web", "code"}
     one_stage = make_spec(small_config(), Inputs({"shards": made.shards, "plan": made.plan}), tmp_path)
     assert "anneal" not in describe_run(one_stage, Plan.read(spec.plan))
+
+
+LANGUAGES = {"web+en": 900, "web+ja": 90, "web+sw": 10, "books+en": 200}
+
+
+def test_a_mixture_of_sources_raises_small_languages_by_alpha_within_the_repetition_cap() -> None:
+    raised = config(mixture={"web": 0.75, "books": 0.25}, alpha={"language": 0.3}, repetition_cap=4)
+    weights, _ = mix(raised, LANGUAGES, by="source+language")
+    assert weights["books+en"] == 0.25
+    assert weights["web+sw"] == 4 * 10 / 800, "the cap: 800 sequences are read, so ten of them four times"
+    assert weights["web+en"] / weights["web+ja"] == pytest.approx((900 / 90) ** 0.3, rel=1e-3)
+    without_cap, _ = mix(raised.model_copy(update={"repetition_cap": None}), LANGUAGES, by="source+language")
+    assert without_cap["web+sw"] > 0.1
+
+
+def test_replay_of_months_includes_all_their_languages() -> None:
+    months = {"2026-10+en": 60, "2026-10+ja": 20, "2026-11+en": 60, "2026-11+ja": 20}
+    for old in (("earlier",), ("2026-10",)):
+        replayed = config(mixture={}, replay=ReplayConfig(share=0.25, old=old))
+        weights, _ = mix(replayed, months, by="fetched_at+language")
+        assert weights["2026-10+en"] + weights["2026-10+ja"] == pytest.approx(0.25)
+        assert weights["2026-11+en"] == pytest.approx(3 * weights["2026-11+ja"], rel=1e-3)
+
+
+def test_a_run_that_names_no_exponent_has_the_settings_of_before() -> None:
+    assert "alpha" not in TrainConfig().model_dump()

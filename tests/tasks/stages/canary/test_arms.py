@@ -114,3 +114,11 @@ def test_the_stage_names_a_member_for_every_arm_and_seed(tmp_path: Path) -> None
     arms = json.loads(artifact.read("arms.json"))
     assert artifact.record.members == tuple(f"round-1-{arm['arm']}-seed-{seed}" for arm in arms for seed in (4, 9))
     assert [parse_member(member)[1] for member in artifact.record.members[:2]] == [4, 9]
+
+
+def test_the_current_mixture_can_name_sources_of_which_each_is_divided_among_its_languages() -> None:
+    sequences = {"web+en": 90_000, "web+ja": 10_000, "books+en": 10_000}
+    config = CanaryConfig(current={"web": 0.8, "books": 0.2}, alpha={"language": 0.5}, arms=0, anchors=())
+    assert [arm["weights"] for arm in choose(config, sequences, by="source+language")] == [
+        {"books+en": 0.2, "web+en": 0.6, "web+ja": 0.2}
+    ] * 2

@@ -67,9 +67,9 @@ def test_samples_do_not_depend_on_the_number_of_workers_or_parts(tmp_path: Path)
 
 def test_samples_of_many_parts_are_never_in_memory_at_once() -> None:
     def part(number: int) -> pa.Table:
-        rows = [{"reason": "", "id": f"{(number * 7919 + row) % 1000:08d}", "url": "", "source": "web", "reasons": []}
-                for row in range(5)]  # fmt: skip
-        return pa.Table.from_pylist([{**row, "measured": "{}", "text": "t" * 1500} for row in rows], schema=SAMPLE)
+        fixed = {"reason": "", "url": "", "source": "web", "language": "en", "reasons": [], "measured": "{}"}
+        ids = [f"{(number * 7919 + row) % 1000:08d}" for row in range(5)]
+        return pa.Table.from_pylist([{**fixed, "id": id_, "text": "t" * 1500} for id_ in ids], schema=SAMPLE)
 
     peak = 0
 
@@ -99,7 +99,12 @@ def test_the_sample_of_a_million_line_document_is_short() -> None:
     long = "\n".join("a" * 1_000_000)
     judged = pa.table({"c4": annotator("c4", {}).annotate(DocumentBatch([long, "Home"]))})
     documents = pa.table(
-        {"id": ["a", "b"], "url": ["https://example.org/" + "u" * 100_000, "u"], "source": ["web"] * 2}
+        {
+            "id": ["a", "b"],
+            "url": ["https://example.org/" + "u" * 100_000, "u"],
+            "source": ["web"] * 2,
+            "language": ["en"] * 2,
+        }
     )
     found = samples(documents, judged, [["c4_few_sentences"]] * 2, [long, "Home"])
     assert found.nbytes < 10_000
@@ -126,7 +131,19 @@ def test_languages_are_listed_by_their_documents_whether_kept_or_not() -> None:
     rows = [dict(zip(FUNNEL.names, row, strict=True)) for row in ended]
     tables = (HOSTS.empty_table(), PAIRS.empty_table(), SAMPLE.empty_table())
     shown = page(pa.Table.from_pylist(rows, schema=FUNNEL), *tables).decode()
-    assert 0 < shown.index(">fr<") < shown.index(">de<")
+    assert 0 < shown.index(">French (fr)<") < shown.index(">German (de)<")
+
+
+def test_a_sample_is_shown_in_its_language_and_direction() -> None:
+    row = {"reason": "", "id": "1", "url": "u", "source": "web", "reasons": [], "measured": "{}", "text": "طعام"}
+    shown = page(
+        FUNNEL.empty_table(),
+        HOSTS.empty_table(),
+        PAIRS.empty_table(),
+        pa.Table.from_pylist([{**row, "language": "ar"}], schema=SAMPLE),
+    ).decode()
+    assert "(web, Arabic (ar))" in shown
+    assert '<pre dir=auto lang="ar">طعام</pre>' in shown
 
 
 def test_documents_between_two_languages_are_listed_by_pair(tmp_path: Path) -> None:
@@ -140,7 +157,7 @@ def test_documents_between_two_languages_are_listed_by_pair(tmp_path: Path) -> N
         ("hr", "sr", 2, 1),
         ("id", "ms", 1, 1),
     ]
-    assert b"<td>hr or sr<td class=n>2<td class=n>1<td class=n>50.0%" in made.read("audit.html")
+    assert b"<td>Croatian (hr) or Serbian (sr)<td class=n>2<td class=n>1<td class=n>50.0%" in made.read("audit.html")
 
 
 def test_documents_of_each_host_are_counted(tmp_path: Path) -> None:
@@ -166,9 +183,9 @@ def test_the_bytes_of_the_page_are_unchanged() -> None:
     measured = json.dumps({"gopher_quality": found, "language": "e<n", "x": [1, 2], "n": 1_234_567})
     few = "gopher_quality_few_words"
     documents = [
-        ("", "1", f"https://e.org/?{hostile}", "web", [], measured, f"text {hostile}"),
-        (few, "2", "https://e.org/2", f"web{hostile}", [few, "b'<ad", "c"], measured, ""),
-        ("no_text<b>", "3", "u", "web", ["no_text<b>"], "{}", "t"),
+        ("", "1", f"https://e.org/?{hostile}", "web", "he", [], measured, f"text {hostile}"),
+        (few, "2", "https://e.org/2", f"web{hostile}", "", [few, "b'<ad", "c"], measured, ""),
+        ("no_text<b>", "3", "u", "web", hostile, ["no_text<b>"], "{}", "t"),
     ]
     hosts = [("a" * 400, 1000, 500, 12_345), ("b.<i>", 3, 0, 0)]
 
@@ -177,4 +194,4 @@ def test_the_bytes_of_the_page_are_unchanged() -> None:
 
     shown = page(table(FUNNEL, ended), table(HOSTS, hosts), PAIRS.empty_table(), table(SAMPLE, documents))
     empty = page(*(schema.empty_table() for schema in (FUNNEL, HOSTS, PAIRS, SAMPLE)))
-    assert [hashlib.sha256(one).hexdigest()[:16] for one in (shown, empty)] == ["bcca32c615e55422", "9c263da7bc6a19a0"]
+    assert [hashlib.sha256(one).hexdigest()[:16] for one in (shown, empty)] == ["a777d511d27abfcb", "96673c951924c2f6"]

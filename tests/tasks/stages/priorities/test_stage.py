@@ -78,3 +78,14 @@ def test_only_a_named_version_of_a_proposal_is_accepted(named: str) -> None:
     crawl = {"seeds": ["https://example.org/"], "contact": "mailto:a@example.org", "priorities": named}
     with pytest.raises(RecipeError, match="names no proposal"):
         Recipe.from_text(json.dumps({"name": "r", "crawl": crawl}))
+
+
+def test_a_mixture_of_sources_and_languages_together_gives_the_factors_of_its_crawled_components(
+    tmp_path: Path,
+) -> None:
+    joint = {"web+de": 0.6, "web+en": 0.2, "code+en": 0.2}
+    proposed, packed = proposal(tmp_path, joint, by="source+language", prior=0)
+    assert {"web+de", "web+en", "code+en"} <= packed.sequences.keys()
+    found = {row["host"]: row["factor"] for row in proposed.table("priorities.parquet").to_pylist()}
+    wanted = demand(joint, packed.sequences)
+    assert found["de.org:81"] / found["en.org"] == pytest.approx(wanted["web+de"] / wanted["web+en"], rel=1e-3)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -95,3 +96,19 @@ def test_real_text_takes_two_and_a_half_to_five_bytes_per_token(
     )
     assert json.loads(artifact.read(TOKENIZER))["model"]["type"] == "BPE"
     assert 2.5 < json.loads(artifact.read(FERTILITY))["all"]["bytes_per_token"] < 5
+
+
+def test_small_languages_have_a_larger_share_of_the_sample_by_an_exponent_of_their_bytes(tmp_path: Path) -> None:
+    rows = [kept_document(f"https://a.org/{i}", "word " * 80) for i in range(810)]
+    rows += [kept_document(f"https://b.org/{i}", "字" * 100 + "." * 100, language="zh") for i in range(90)]
+    documents = documents_in(tmp_path, rows, parts=3)
+
+    def shares(**settings: Any) -> tuple[int, int]:
+        sample = draw(documents, Engine(), TokenizerConfig(sample_bytes=48_000, **settings))
+        return sum("word" in one.text for one in sample), sum("字" in one.text for one in sample)
+
+    natural = shares()
+    assert natural[0] > 6 * natural[1]
+    assert shares(by="language", alpha={"language": 0.5}) == (90, 30), "(810 / 90) ** 0.5 = 3, of 120 documents"
+    assert shares(by="source+language", weights={"web": 1.0}, alpha={"language": 0.0}) == (60, 60)
+    assert "by" not in TokenizerConfig().model_dump()

@@ -10,7 +10,18 @@ import pytest
 
 from tasks.core.errors import InputError
 from tasks.formats.tokens.labels import label
-from tasks.formats.tokens.shard import SPLITS, Shard, ShardSet, TokenFormat, label_values, write_shard
+from tasks.formats.tokens.plan import Plan
+from tasks.formats.tokens.shard import (
+    SPLITS,
+    TRAIN,
+    Shard,
+    ShardSet,
+    TokenFormat,
+    count_labels,
+    label_values,
+    read_label,
+    write_shard,
+)
 from tasks.stages.tokens import EncodeConfig
 from tasks.stages.tokens.bpe import FERTILITY
 from tests.corpora import corpus, documents_in, kept_document, tokens_in
@@ -131,3 +142,42 @@ def test_fertility_of_a_large_part_is_measured_on_a_sample(tmp_path: Path) -> No
     documents_in(tmp_path, rows, parts=1)
     fit = json.loads(tokens_in(tmp_path).shards.read(FERTILITY))
     assert 128 * 1024 // 10_000 <= fit["all"]["documents"] <= 128 * 1024 // 7_000 + 2
+
+
+def test_sequences_are_grouped_by_source_and_language_together(tmp_path: Path) -> None:
+    rows = [kept_document(f"https://a.org/{number}", f"a+b {number} " * 40) for number in range(9)]
+    rows += [kept_document(f"https://b.org/{number}", f"数据 {number} " * 40, language="ja") for number in range(9)]
+    rows += [kept_document(f"https://c.org/{number}", f"c {number} " * 40, "code") for number in range(9)]
+    made = tokens_in(tmp_path, rows, by="source+language")
+    plan, shards = Plan.open(made.plan), ShardSet.open(made.shards)
+    assert plan.sources == ("code+en", "web+en", "web+ja")
+    assert plan.summary["by"] == "source+language"
+    joint = labels_of(shards, "source+language")
+    assert joint == {row["id"]: f"{row['source']}+{row['language']}" for row in rows}
+    for component in plan.sources:
+        pieces = [plan.slices(component, number) for number in range(plan.sequences[component])]
+        for piece in np.concatenate(pieces):
+            uid = shards.shard(plan.shards[piece["shard"]]).uid(int(piece["row"]))
+            assert joint[uid.hex()] == component
+
+
+def test_one_value_and_the_tokens_of_joint_columns_are_read_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "web-train-00000-000.arrow"
+    languages, tiers = ["en", "ja", "en", "ja"], ["gold", "gold", "silver", "gold"]
+    uids, tokens = [row.to_bytes(16, "big") for row in range(4)], [np.zeros(row + 1, np.uint16) for row in range(4)]
+    with path.open("wb") as file:
+        labels = {"tier": tiers, "language": languages}
+        write_shard(file, buffer_of("web", TRAIN, uids, tokens, [1] * 4, labels), TokenFormat(9, 0, ""))
+    column = Shard(str(path)).column("tier+language")
+    assert column.to_pylist() == ["gold+en", "gold+ja", "silver+en", "gold+ja"]
+    assert column.dictionary.to_pylist() == ["gold+en", "gold+ja", "silver+en"]
+    with path.open("rb") as file:
+        assert [read_label(file, row, "source+language") for row in range(4)] == [
+            "web+en",
+            "web+ja",
+            "web+en",
+            "web+ja",
+        ]
+        counts = count_labels(file, "tier+language")
+    assert counts["gold+ja", "language", "ja"] == 6
+    assert counts["silver+en", "source", "web"] == 3
