@@ -61,7 +61,7 @@ def verhoeff(digits: str) -> bool:
 
 
 def spain(number: str) -> bool:
-    """DNI and NIE: the letter by the remainder of 23 (Spain, Ministry of the Interior, "Cálculo del dígito de control")."""
+    """DNI and NIE: the letter by the remainder of 23 (Ministry of the Interior, "Cálculo del dígito")."""
     digits = number[:-1].translate(str.maketrans("XYZ", "012"))
     return number[-1] == "TRWAGMYFPDXBNJZSQVHLCKE"[int(digits) % 23]
 
@@ -106,7 +106,7 @@ def belgium(number: str) -> bool:
 
 
 def sweden(number: str) -> bool:
-    """Personnummer: Luhn of the last ten digits; 60 is added to the day without one (Skatteverket, SKV 704, SKV 707)."""
+    """Personnummer: Luhn of the last ten digits; 60 is added to the day without one (Skatteverket, SKV 704)."""
     digits = number[-10:]
     return is_date(digits, days=(0, 60)) and luhn(digits)
 
@@ -175,7 +175,7 @@ def austria(number: str) -> bool:
 
 
 def ireland(number: str) -> bool:
-    """PPS number: the letter by weights 8 to 2, and 9 of the second letter, modulo 23 (Department of Social Protection)."""
+    """PPS number: the letter by weights 8 to 2, and 9 of the second letter, modulo 23 (Dept. of Social Protection)."""
     second = ord(number[8]) - 64 if len(number) == 9 and number[8] != "W" else 0
     return "WABCDEFGHIJKLMNOPQRSTUV"[(weighted(number[:7], range(8, 1, -1)) + 9 * second) % 23] == number[7]
 
@@ -224,7 +224,8 @@ def chile(number: str) -> bool:
 
 def argentina(number: str) -> bool:
     """CUIL of persons: weights 5 4 3 2 7 6 5 4 3 2, modulo 11 (ANSES)."""
-    return number[:2] in ("20", "23", "24", "27") and weighted(number, (5, 4, 3, 2, 7, 6, 5, 4, 3, 2, 1)) % 11 == 0
+    rest = -weighted(number, (5, 4, 3, 2, 7, 6, 5, 4, 3, 2)) % 11
+    return number[:2] in ("20", "23", "24", "27") and int(number[10]) == min(rest, 9)
 
 
 _CURP = "0123456789ABCDEFGHIJKLMNÑOPQRSTUVWXYZ"
@@ -248,7 +249,7 @@ _TAIWAN = "ABCDEFGHJKLMNPQRSTUVXYWZIO"
 
 
 def taiwan(number: str) -> bool:
-    """National identification: the letter is a number from 10 on, weights 1, 9 to 1, modulo 10 (Ministry of Interior)."""
+    """Identity card: the letter is a number from 10 on, weights 1, 9 to 1, modulo 10 (Household Registration)."""
     letter = _TAIWAN.index(number[0]) + 10
     return (letter // 10 + letter % 10 * 9 + weighted(number[1:], (8, 7, 6, 5, 4, 3, 2, 1, 1))) % 10 == 0
 
@@ -263,12 +264,12 @@ def hong_kong(number: str) -> bool:
 def korea(number: str) -> bool:
     """Resident registration number, until 2020: weights 2 to 9 and 2 to 5, modulo 11 (Ministry of the Interior)."""
     rest = (11 - weighted(number, (2, 3, 4, 5, 6, 7, 8, 9, 2, 3, 4, 5)) % 11) % 10
-    foreign = number[6] in "5678"
-    return is_date(number) and int(number[12]) == ((rest + 2) % 10 if foreign else rest)
+    # Foreigners' have been issued with and without an addition of 2.
+    return is_date(number) and int(number[12]) in ((rest, (rest + 2) % 10) if number[6] in "5678" else (rest,))
 
 
 def japan(number: str) -> bool:
-    """My Number: weights 6 to 2 and 7 to 2, modulo 11 (Ministry of Internal Affairs, ordinance 85 of 2014, article 5)."""
+    """My Number: weights 6 to 2 and 7 to 2, modulo 11 (ordinance 85 of 2014, article 5)."""
     rest = weighted(number, (6, 5, 4, 3, 2, 7, 6, 5, 4, 3, 2)) % 11
     return (0 if rest <= 1 else 11 - rest) == int(number[11])
 
@@ -277,8 +278,7 @@ def singapore(number: str) -> bool:
     """NRIC and FIN: the letter by weights 2 7 6 5 4 3 2, modulo 11; the tables are those in common use."""
     total = weighted(number[1:], (2, 7, 6, 5, 4, 3, 2)) + {"T": 4, "G": 4, "M": 3}.get(number[0], 0)
     table = {"S": "JZIHGFEDCBA", "T": "JZIHGFEDCBA", "M": "XWUTRQPNJLK"}.get(number[0], "XWUTRQPNMLK")
-    place = 10 - total % 11 if number[0] == "M" else total % 11
-    return table[place] == number[8]
+    return table[total % 11] == number[8]
 
 
 def thailand(number: str) -> bool:

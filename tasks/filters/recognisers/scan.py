@@ -9,15 +9,23 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tasks.filters.recognisers import email_address, national_id, numbers, phone, postal_address
+from tasks.filters.recognisers import (
+    email_address,
+    national_id,
+    numbers,
+    phone,
+    postal_address,
+    postcode_address,
+    street_address,
+)
 from tasks.filters.recognisers.folding import GAPS, MIXED, Candidates, find_candidates, fold
 from tasks.filters.recognisers.regions import COUNTRIES
 from tasks.filters.recognisers.span import PiiSpan, resolve
 
 KINDS = ("email", "phone", "ip", "ssn", "card", "iban", "national_id", "address")
-# Tried at candidate positions, in this order: a national number with letters, the beginning of an IBAN or an IPv6 address (consuming only its first
-# digit), an IPv4 address, a run of at least seven digits with the usual separators, an IPv4 address before too few
-# digits for a run.
+# Tried at candidate positions, in this order: a national number with letters, the beginning of an IBAN or an IPv6
+# address (consuming only the first digit of the three), an IPv4 address, a run of at least seven digits with the usual
+# separators, an IPv4 address before too few digits for a run.
 _NUMBERS = re.compile(
     r"[0-9](?:"
     rf"(?P<mixed>{MIXED})"
@@ -85,6 +93,8 @@ def _matches(
         yield from _numbers(text, candidates.digits, kinds, countries, hints)
     if "address" in kinds:
         yield from postal_address.find_addresses(text, candidates.digits, countries)
+        yield from postcode_address.find_by_postcode(text, candidates.digits, countries)
+        yield from street_address.find_by_street(text, countries)
 
 
 def _emails(text: str) -> Iterator[PiiSpan]:
