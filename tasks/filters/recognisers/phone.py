@@ -159,8 +159,8 @@ def find_phones(
             for match in form.finditer(text, start, end):
                 if exists(match.group(), country) and not _is_other(text, match.start(), match.end()):
                     yield PiiSpan("phone", match.start(), match.end(), Evidence.PATTERN)
-    if (hints or not text.isascii()) and (match := _TRUNK.search(text, start, end)):
-        yield from _hinted(text, match, end, countries, hints)
+    if (hints or not text.isascii()) and (printed := _TRUNK.search(text, start, end)):
+        yield from _hinted(text, printed, end, countries, hints)
     yield from _labelled(text, start, end, countries)
 
 

@@ -58,7 +58,7 @@ _STREETS = {
     "ID": re.compile(rf"(?<!\w)(?:Jl\.?|Jln\.?|Jalan|Gg\.|Gang) {_NUMBERED}"),
 }
 # What stands between the street and the postcode: names, numbers, marks; no end of a sentence, at most two line ends.
-_BETWEEN = re.compile(r"(?:(?!\n\n|[.!?] [^\W\d_]{2,}+ [a-z]{2,}+ )[\w\s,.:;()/'’º°ª#&|–-]){0,110}+")
+_BETWEEN = re.compile(r"(?:(?!\n\n|[.!?] [^\W\d_]{2,}+ [a-z]{2,}+ )[\w\s\u0900-\u097f,.:;()/'’º°ª#&|–-]){0,110}+")
 _MOST_LINES = 3
 _TOWN_AFTER = {
     "PT": re.compile(rf"[ \n]+{_PLACE}"),

@@ -6,13 +6,17 @@ the number, so a match depends on nothing but a bounded context and the URL.
 """
 
 import re
+from typing import Literal, get_args
 
-COUNTRIES = (
-    *("US", "CA", "GB", "DE", "FR", "ES", "IT", "NL", "IN", "BR"),
-    *("AT", "CH", "BE", "IE", "PT", "SE", "NO", "DK", "FI", "PL", "CZ", "SK", "HU", "RO", "BG", "GR", "HR", "RS"),
-    *("RU", "UA", "BY", "KZ", "TR", "IL", "SA", "AE", "EG", "MA", "IQ", "IR", "PK", "BD", "CN", "TW", "HK", "JP", "KR"),
-    *("TH", "VN", "ID", "MY", "SG", "PH", "AU", "NZ", "ZA", "NG", "KE", "MX", "AR", "CL", "CO", "PE"),
-)
+# fmt: off
+Country = Literal[
+    "US", "CA", "GB", "DE", "FR", "ES", "IT", "NL", "IN", "BR", "AT", "CH", "BE", "IE", "PT", "SE", "NO", "DK",
+    "FI", "PL", "CZ", "SK", "HU", "RO", "BG", "GR", "HR", "RS", "RU", "UA", "BY", "KZ", "TR", "IL", "SA", "AE",
+    "EG", "MA", "IQ", "IR", "PK", "BD", "CN", "TW", "HK", "JP", "KR", "TH", "VN", "ID", "MY", "SG", "PH", "AU",
+    "NZ", "ZA", "NG", "KE", "MX", "AR", "CL", "CO", "PE",
+]
+# fmt: on
+COUNTRIES: tuple[Country, ...] = get_args(Country)
 """ISO 3166 codes of the countries whose national formats can be searched for."""
 
 # In this order: kana before Han, because both occur in Japanese.
