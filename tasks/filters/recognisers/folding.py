@@ -52,7 +52,7 @@ MIXED = (
 
 # Written out, because `re` takes three times as long for a repeated group.
 _NUMBER = (
-    rf"{MIXED}|(?<=[A-Za-z][A-Za-z][0-9])(?=[0-9])|(?<=[23])(?=[0-9A-Fa-f]{3}:)"
+    rf"{MIXED}|(?<=[A-Za-z][A-Za-z][0-9])(?=[0-9])|(?<=[23])(?=[0-9A-Fa-f]{{3}}:)"
     rf"|(?=[0-9]{{0,2}}+\.[0-9]{{1,3}}+\.[0-9]{{1,3}}+\.[0-9]|{f'{GAPS}[0-9]' * 6})"
 )
 # A postcode: of the United States or Canada, after the name of a state or province.
@@ -60,8 +60,8 @@ _POSTCODE = (
     r"(?=[0-9]{4}(?![0-9]))(?:(?<=[A-Za-z.)*#/>|%;\s]\s[0-9])|(?<=[A-Za-z.],\s[0-9])|(?<=[A-Za-z],[0-9]))"
     r"|(?<=[A-Z][0-9])(?=[A-Z][ -]?[0-9][A-Z][0-9])"
     # Of India and Poland.
-    r"|(?<=[A-Za-z\u0900-\u097f–-][ -][0-9])(?=[0-9]{2} ?[0-9]{3}(?![0-9]))"
-    r"|(?<=[\s(,][0-9])(?=[0-9]-[0-9]{3}[ \n][^\W\d_a-z])"
+    r"|(?=[0-9]{2} ?[0-9]{3}(?![0-9]))(?<=[A-Za-z\u0900-\u097f–-][ -][0-9])"
+    r"|(?=[0-9]-[0-9]{3}[ \n][^\W\d_a-z])(?<=[\s(,][0-9])"
 )
 # A house number. A lower-case word after a number and a space is only a candidate if it is a French type of street or a
 # single letter that belongs to the number. (If case is ignored, "ı" and "ſ" match "i" and "s".)

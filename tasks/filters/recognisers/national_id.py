@@ -184,10 +184,12 @@ _FORMS = {scheme: re.compile(f"{_OPEN}(?:{scheme.form}){_CLOSE}") for scheme in 
 _BEGIN = r"(?:(?<![^\W\d_])|(?=[\u0590-\uffff]))"
 _LABELS = {scheme: re.compile(scheme.label) for scheme in SCHEMES if scheme.label}
 _ANY_LABEL = re.compile(_BEGIN + "(?:" + "|".join(dict.fromkeys(scheme.label for scheme in _LABELS)) + ")")
-_GAPS = re.compile(r"[ .()/-]")
+_GAPS = re.compile(r"[ .()/+-]")
 _DIGIT = re.compile("[0-9]")
 _LETTERS, _LONGEST = 6, 28
 """Letters before the first digit of a number, at most (codice fiscale), and characters from it to the end."""
+_SHORTEST, _TABLE = 8, 80
+"""Characters from the first digit on of a number, and of a run of digits that is a table."""
 
 
 def find_ids(text: str, start: int, end: int, countries: Sequence[str]) -> Iterator[PiiSpan]:
@@ -202,15 +204,21 @@ def find_ids(text: str, start: int, end: int, countries: Sequence[str]) -> Itera
             scheme = _ALONE[int(str(match.lastgroup)[1:])]
             if _is_valid(scheme, match.group(), countries):
                 yield PiiSpan("national_id", match.start(), match.end(), Evidence.CHECKSUM)
-    for scheme in _labelled(text, start):
+    for scheme in _labelled(text, start) if _SHORTEST <= end - start <= _TABLE else ():
         found = _FORMS[scheme].search(text, max(0, start - _LETTERS), min(end, start + _LONGEST))
         if found and found.start() <= start and _is_valid(scheme, found.group(), countries):
             yield PiiSpan("national_id", found.start(), found.end(), scheme.evidence)
 
 
 def _is_valid(scheme: Scheme, printed: str, countries: Sequence[str]) -> bool:
+    return any(country in countries for country in scheme.countries.split()) and has_valid_digits(scheme, printed)
+
+
+def has_valid_digits(scheme: Scheme, printed: str) -> bool:
+    """Returns whether a number of the scheme's form has valid check digits."""
+    # The mark between date and number of Finland is the century.
     number = printed if scheme.check is check.finland else _GAPS.sub("", printed)
-    return any(country in countries for country in scheme.countries.split()) and scheme.check(number.upper())
+    return scheme.check(number.upper())
 
 
 def _labelled(text: str, start: int) -> Iterator[Scheme]:

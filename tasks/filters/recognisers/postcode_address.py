@@ -52,11 +52,13 @@ _STREETS = {
         rf" {_NUMBERED}"
     ),
     "TR": re.compile(
-        rf"(?<!\w)[{_UP}İ][^\n:;]{{2,70}}?(?:Cad(?:desi|\.)|Sok(?:ak|ağı|\.)|Sk\.|Bulv(?:arı|\.)|Blv\.|Mah(?:allesi|\.))"
+        rf"(?<!\w)(?:[{_UP}İ][\w'’.]{{1,30}}+[ ]){{1,5}}(?:Cad(?:desi|\.)|Sok(?:ak|ağı|\.)|Sk\.|Bulv(?:arı|\.)|Blv\.|Mah(?:allesi|\.))"
         r"[^\n:;]{0,50}?No ?[:.]? ?[0-9]{1,4}"
     ),
     "ID": re.compile(rf"(?<!\w)(?:Jl\.?|Jln\.?|Jalan|Gg\.|Gang) {_NUMBERED}"),
 }
+# A part of every street of the countries with unremarkable postcodes, which is searched first.
+_MARKS = {"TR": ("No", "no"), "ID": ("Jl", "Jalan", "Jln", "Gg.", "Gang"), "MX": ("C.P", "C. P", "CP")}
 # What stands between the street and the postcode: names, numbers, marks; no end of a sentence, at most two line ends.
 _BETWEEN = re.compile(r"(?:(?!\n\n|[.!?] [^\W\d_]{2,}+ [a-z]{2,}+ )[\w\s\u0900-\u097f,.:;()/'’º°ª#&|–-]){0,110}+")
 _MOST_LINES = 3
@@ -93,7 +95,10 @@ def find_by_postcode(text: str, starts: Sequence[int], countries: Sequence[str])
 
 def _street_start(text: str, first: int, end: int, country: str) -> int | None:
     """Returns where the street of the postcode at `end` begins; None if there is none after `first`."""
-    if country == "MX" and not _MX_LABEL.search(text, max(0, end - 6), end):
+    window = text[first:end]
+    if country in _MARKS and not any(mark in window for mark in _MARKS[country]):
+        return None
+    if country == "MX" and not _MX_LABEL.search(window):
         return None
     street = next(iter([*_STREETS[country].finditer(text, first, end)][::-1]), None)
     if street is None or _BETWEEN.fullmatch(text, street.end(), end) is None:

@@ -113,6 +113,11 @@ _AR = re.compile(
 )
 
 
+# All bytes of UTF-8 except the first ones of U+0400 to U+1FFF and U+3000 to U+FFFF. A text that is left with none of
+# these is Latin or Greek; this takes a fraction of a search of the many texts with accents and typographic marks.
+_LATIN_BYTES = bytes(code for code in range(256) if not (0xD0 <= code <= 0xE1 or 0xE3 <= code <= 0xEF))
+
+
 def find_by_street(text: str, countries: Sequence[str]) -> Iterator[PiiSpan]:
     """Yields the addresses in scripts other than Latin, found by a type of street or a province.
 
@@ -122,7 +127,7 @@ def find_by_street(text: str, countries: Sequence[str]) -> Iterator[PiiSpan]:
     >>> [text[a:b] for _, a, b, _ in find_by_street(text, ["CN", "JP"])]
     ['北京市朝阳区建国路88号', '〒100-0001 東京都千代田区千代田1-1']
     """
-    if text.isascii():
+    if text.isascii() or not text.encode("utf-8", "surrogatepass").translate(None, _LATIN_BYTES):
         return
     if ("号" in text or "號" in text) and not {"CN", "TW"}.isdisjoint(countries):
         yield from _chinese(text)
