@@ -72,9 +72,8 @@ def portugal(number: str) -> bool:
 
 
 def france(number: str) -> bool:
-    """NIR: 97 less the remainder of the first 13 digits; 2A is 19 and 2B is 18 (INSEE, "numéro d'inscription")."""
-    digits = number[:13].replace("2A", "19").replace("2B", "18")
-    return digits.isdigit() and 97 - int(digits) % 97 == int(number[13:])
+    """NIR: 97 less the remainder of the first 13 digits (INSEE, "numéro d'inscription au répertoire")."""
+    return 97 - int(number[:13]) % 97 == int(number[13:])
 
 
 _ODD = dict(zip("0123456789ABCDEFGHIJ", (1, 0, 5, 7, 9, 13, 15, 17, 19, 21) * 2, strict=True)) | dict(

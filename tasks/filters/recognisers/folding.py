@@ -45,7 +45,7 @@ GAPS = r"[ .()/\u2010-\u2013-]{0,3}+"
 """Separators between the digits of a number."""
 
 MIXED = (
-    r"(?<=[A-Z][A-Z][A-Z][A-Z][0-9])(?:(?=[0-9][A-EHLMPRST][0-9LMNP-V]{2}[A-Z])|(?=[0-9]{5}[HMX][A-Z]{5}))"
+    r"(?<=[A-Z][A-Z][A-Z][A-Z][0-9])(?:(?=[0-9][A-EHLMPRST][0-9]{2}[A-Z])|(?=[0-9]{5}[HMX][A-Z]{5}))"
     r"|(?=[0-9]{5}[A-FU-Y][0-9]{3}[0-9A-Y](?![0-9A-Za-z]))"
 )
 """After the first digit of a national number with letters between its digits: Italy's, Mexico's, Finland's."""

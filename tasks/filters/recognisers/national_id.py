@@ -39,10 +39,11 @@ class Scheme(NamedTuple):
 
 
 _YMD = "[0-9]{2}[0-9]{2}[0-3][0-9]"
-_CF = "[A-Z]{6}[0-9LMNP-V]{2}[A-EHLMPRST][0-9LMNP-V]{2}[A-Z][0-9LMNP-V]{3}[A-Z]"
+_CF = "[A-Z]{6}[0-9]{2}[A-EHLMPRST][0-9]{2}[A-Z][0-9LMNP-V]{3}[A-Z]"
 _CURP = "[A-Z]{4}[0-9]{6}[HMX][A-Z]{5}[0-9A-Z][0-9]"
 _HETU = "[0-3][0-9][01][0-9]{3}[-+A-FU-Y][0-9]{3}[0-9A-FHJ-NPR-Y]"
-_NIR = "[1-47-8] [0-9]{2} (?:[0-3][0-9]|[5-9][0-9]) (?:[0-9]{2}|2[AB]) [0-9]{3} [0-9]{3} ?[/-]? ?[0-9]{2}"
+# Departments 2A and 2B (Corsica) are missed: their letter is no part of a run of digits.
+_NIR = "[1-47-8] [0-9]{2} (?:[0-3][0-9]|[5-9][0-9]) [0-9]{2} [0-9]{3} [0-9]{3} ?[/-]? ?[0-9]{2}"
 _CHINA = "[1-8][0-9]{5}(?:19|20)[0-9]{2}[01][0-9][0-3][0-9]{4}[0-9Xx]"
 _IDENTITY = r"identity (?:card|number|no)|national id|id n(?:o|um|r)|personal (?:identification|identity) (?:number|no)"
 
@@ -56,7 +57,7 @@ SCHEMES = (
     Scheme("PT", "[1-4][0-9]{2} ?[0-9]{3} ?[0-9]{3}", check.portugal, r"nif\b|contribuinte"),
     Scheme(
         "FR",
-        f"{_NIR}|[1-47-8][0-9]{{4}}(?:[0-9]{{2}}|2[AB])[0-9]{{6}}[0-9]{{2}}",
+        f"{_NIR}|[1-47-8][0-9]{{14}}",
         check.france,
         r"sécurité sociale|sécu\b|nir\b|insee\b|carte vitale|n° ?ss\b",
         _NIR,
@@ -83,7 +84,7 @@ SCHEMES = (
     ),
     Scheme(
         "SE",
-        f"(?:19|20)?{_YMD}[-+ ]?[0-9]{{4}}",
+        f"(?:19|20)?{_YMD}[- ]?[0-9]{{4}}",
         check.sweden,
         r"person(?:al)?nummer|personnr|pers\.? ?nr|samordningsn",
     ),

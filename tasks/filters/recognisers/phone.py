@@ -129,11 +129,17 @@ _TRUNK = re.compile(
     rf"{_OPEN}(?:"
     r"(?:8[ -]{1,2}|0 ?)?\( ?0?[1-9][0-9]{0,4} ?\)[ -]{0,2}[0-9]{1,4}(?:[ .-][0-9]{2,4}){0,4}+"
     r"|0[1-9][0-9]{0,4}(?:[ -]|\.| - )[0-9]{2,4}(?:[ .-][0-9]{2,4}){1,3}+"
-    r"|0[1-9][0-9]{1,3}(?:-| - )[0-9]{5,8}"
+    r"|0[1-9][0-9]{0,4}(?:-| - | )[0-9]{5,8}"
     r"|0800[ -][0-9]{2,4}(?:[ -][0-9]{2,4}){1,2}+|8[ -][0-9]{3}[ -][0-9]{3}[ -][0-9]{2}[ -]?[0-9]{2}"
     r"|1[3-9][0-9][ -][0-9]{4}[ -][0-9]{4}|400[ -]?[0-9]{3}[ -]?[0-9]{4}|1[3-9][0-9]{9}"
     rf"){_CLOSE}"
 )
+
+
+_OPEN_PLANS = frozenset(("DE", "AT", "IT", "ID"))
+"""Countries whose numbers have so many lengths that two bare groups show nothing."""
+
+_TWO_GROUPS = re.compile("[0-9]+ [0-9]+")
 
 
 def find_phones(
@@ -180,6 +186,8 @@ def _hinted(
 def _is_printed(text: str, start: int, end: int, country: str) -> bool:
     number = text[start:end]
     if number.isdigit() and country != "CN":
+        return False
+    if country in _OPEN_PLANS and _TWO_GROUPS.fullmatch(number):
         return False
     return exists(number, country) and not _is_amount(text, start, end) and LABELS.of(text, start, end) is not False
 

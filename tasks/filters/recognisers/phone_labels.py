@@ -18,8 +18,8 @@ _SPACED = (
     r"|teléfono|telf|tlf|tfno|móvil|llam|cellulare|chiam"
     r"|telefoon|mobiel|bel(?:len)?\b|gsm\b|celular|ligue|fone\b|contato|telemóvel|contacto"
     # Nordic, Polish, Czech, Slovak, Hungarian, Romanian, Turkish, Vietnamese, Indonesian, Malay
-    r"|tlph|puhelin|puh\b|faksi?\b|kom\.|komórk|infolini|zadzwo|volejte|telsz|szám\b|belgeç|cep (?:tel|no)|çağrı"
-    r"|điện thoại|đt\b|sđt|di động|gọi|liên hệ|telepon|telpon|telp\b|handphone|hp[ .:]{1,2}(?=\(?(?:\+?62|08))"
+    r"|tlph|puhelin|puh\b|faksi?\b|kom\.|komórk|infolini|zadzwo|volejte|telsz|belgeç|cep (?:tel|no)|çağrı"
+    r"|điện thoại|đt\b|sđt|di động|gọi|liên hệ|telepon|telpon|telp\b|handphone|hp ?[.:] ?$|mobitel"
     # Russian, Ukrainian, Bulgarian, Serbian, Greek
     r"|тел\b|телеф|моб\b|мобил|мобіл|сотов|факс|звон|позвон|дзвон|подзвон|ватсап|вайбер|горячая лини|гаряча лінія"
     r"|τηλ|κιν\b|κινητ|φαξ|φάξ|καλέστε|επικοινων"

@@ -17,7 +17,7 @@ _BEFORE = 140
 """Characters before a postcode in which the street is searched."""
 
 _UP = "A-ZÀ-ÖØ-ÞĀ-Ž"
-_PLACE = rf"[{_UP}İ][\w'’.-]{{1,30}}+(?:[ -][{_UP}İ][\w'’.-]{{1,30}}+){{0,2}}"
+_PLACE = rf"[{_UP}İ][\w'’-]{{1,30}}+(?:[ -][{_UP}İ][\w'’-]{{1,30}}+){{0,2}}"
 POSTCODES = re.compile(
     r"[0-9](?:"
     r"(?P<BR>[0-9]{4}-[0-9]{3}(?![0-9-]))"
@@ -52,7 +52,8 @@ _STREETS = {
         rf" {_NUMBERED}"
     ),
     "TR": re.compile(
-        rf"(?<!\w)(?:[{_UP}İ][\w'’.]{{1,30}}+[ ]){{1,5}}(?:Cad(?:desi|\.)|Sok(?:ak|ağı|\.)|Sk\.|Bulv(?:arı|\.)|Blv\.|Mah(?:allesi|\.))"
+        rf"(?<!\w)(?:[{_UP}İ][\w'’.]{{1,30}}+[ ]){{1,5}}"
+        r"(?:Cad(?:desi|\.)|Sok(?:ak|ağı|\.)|Sk\.|Bulv(?:arı|\.)|Blv\.|Mah(?:allesi|\.))"
         r"[^\n:;]{0,50}?No ?[:.]? ?[0-9]{1,4}"
     ),
     "ID": re.compile(rf"(?<!\w)(?:Jl\.?|Jln\.?|Jalan|Gg\.|Gang) {_NUMBERED}"),
@@ -68,7 +69,7 @@ _TOWN_AFTER = {
     "TR": re.compile(rf"[ ,]{{1,2}}{_PLACE}(?: ?/ ?{_PLACE})?"),
 }
 # In India: where the address begins, after a line end, a label or a sentence.
-_CLAUSE = re.compile(r"\n|: ?|[a-z]{4}\. |(?<!\w)(?:at|in|address|office|is|पता|पता है)[ ]")
+_CLAUSE = re.compile(r"\n|[:→•|·] ?|[a-z]{4}\. |(?<!\w)(?:at|in|address|office|is|पता|पता है)[ ]")
 
 
 def find_by_postcode(text: str, starts: Sequence[int], countries: Sequence[str]) -> Iterator[PiiSpan]:
@@ -109,6 +110,8 @@ def _street_start(text: str, first: int, end: int, country: str) -> int | None:
         start = breaks[-1].end() if breaks else first
         if start == first and first and text[first - 1].isalnum():
             return None
-        if not any(character.isdigit() for character in text[start:end]):
+        while not text[start].isalnum():
+            start += 1
+        if not any(map(str.isdigit, text[start:end])):
             return None
     return start if text.count("\n", start, end) <= _MOST_LINES else None

@@ -106,21 +106,23 @@ def _numbers(
     text: str, starts: Sequence[int], kinds: Sequence[str], countries: Sequence[str], hints: Sequence[str]
 ) -> Iterator[PiiSpan]:
     for match in _number_matches(text, starts):
-        start = match.start()
-        if match.lastgroup == "mixed":
-            if "national_id" in kinds:
-                yield from national_id.find_ids(text, start, start + _MIXED_LONGEST, countries)
-        elif match.lastgroup == "iban":
-            if "iban" in kinds:
-                yield from numbers.find_iban(text, start - 2)
-        elif match.lastgroup == "ipv6":
-            if "ip" in kinds:
-                yield from numbers.find_ipv6(text, start)
-        elif match.lastgroup in ("ipv4", "short"):
-            if "ip" in kinds:
-                yield from numbers.find_ipv4(text, start, match.end())
-        else:
+        start, form = match.start(), match.lastgroup
+        if form == "run":
             yield from _run(text, start, match.end(), kinds, countries, hints)
+        elif form in ("ipv4", "short") and "ip" in kinds:
+            yield from numbers.find_ipv4(text, start, match.end())
+        elif form == "ipv6" and "ip" in kinds:
+            yield from numbers.find_ipv6(text, start)
+        elif form in ("iban", "mixed"):
+            if form == "iban" and "iban" in kinds:
+                yield from numbers.find_iban(text, start - 2)
+            yield from _mixed(text, start, form, kinds, countries)
+
+
+def _mixed(text: str, start: int, form: str, kinds: Sequence[str], countries: Sequence[str]) -> Iterator[PiiSpan]:
+    """Yields the national number with letters whose first digit is at `start`."""
+    if "national_id" in kinds and (form == "mixed" or text[start - 2 : start].isupper()):
+        yield from national_id.find_ids(text, start, start + _MIXED_LONGEST, countries)
 
 
 def _number_matches(text: str, starts: Sequence[int]) -> Iterator[re.Match[str]]:

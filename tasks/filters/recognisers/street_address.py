@@ -86,7 +86,8 @@ _RU_TYPES = (
     r"|проезд|вул\.|вулиця|просп\.|бул\."
 )
 _RU = re.compile(
-    rf"(?<!\w)(?:{_RU_TYPES})[ ]?[«\"]?{_RU_WORD}(?:[ ](?!д\.|дом|к\.|стр)[\w.-]{{1,30}}+){{0,3}}?[»\"]?,?[ ]{{1,2}}"
+    rf"(?<!\w)(?:(?:{_RU_TYPES})[ ]?[«\"]?{_RU_WORD}(?:[ ](?!д\.|дом|к\.|стр)[\w.-]{{1,30}}+){{0,3}}?[»\"]?"
+    rf"|[А-ЯЁ][а-яё-]{{2,30}}+(?<=[йая])[ ](?:{_RU_TYPES})),?[ ]{{1,2}}"
     r"(?:(?:д(?:ом)?|буд(?:инок)?|№)\.?[ ]?№?[ ]?)?[0-9]{1,4}(?:[ ]?[А-Яа-я](?!\w))?(?:/[0-9]{1,4}[а-я]?)?"
     r"(?:,?[ ](?:корп(?:ус)?|к|кв|квартира|стр|строение|оф|офис|пом|комн?|эт|лит)\.?[ ]?[0-9А-Я]{1,5}(?!\w)){0,4}"
     r"(?P<after>,[ ](?:(?:г\.|м\.|город)[ ]?[А-ЯІЇЄ][а-яёіїє-]{2,20}|[0-9]{5,6}(?![0-9])))?(?![\w-])"
@@ -135,7 +136,7 @@ def find_by_street(text: str, countries: Sequence[str]) -> Iterator[PiiSpan]:
         yield from (PiiSpan("address", *found.span(), Evidence.PATTERN) for found in _JP.finditer(text))
     if "KR" in countries and any(mark in text for mark in "로길동리"):
         yield from (PiiSpan("address", *found.span(), Evidence.PATTERN) for found in _KR.finditer(text))
-    if "у" in text and not {"RU", "UA", "BY", "KZ"}.isdisjoint(countries):
+    if any(mark in text for mark in "упш") and not {"RU", "UA", "BY", "KZ"}.isdisjoint(countries):
         yield from _russian(text)
     if ("شارع" in text or "طريق" in text or "خیابان" in text) and not {"SA", "EG", "AE", "MA", "IQ", "IR"}.isdisjoint(
         countries
