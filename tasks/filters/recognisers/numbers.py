@@ -248,7 +248,7 @@ def find_ipv4(text: str, start: int, end: int) -> Iterator[PiiSpan]:
         if not address.is_global or address.is_multicast or _is_version_or_network(text, match, address):
             continue
         label = _IP_LABELS.of(text, match.start(), match.end())
-        if label is None and (max(address.packed) < _SMALL_BYTE or _follows_product(text, match.start(), address)):
+        if label is None and (max(address.packed) < _SMALL_BYTE or _may_be_version(text, match.start(), address)):
             continue
         if label is not False:
             yield PiiSpan("ip", match.start(), match.end(), Evidence.PATTERN if label is None else Evidence.CONTEXT)
@@ -284,9 +284,12 @@ def _is_version_or_network(text: str, match: re.Match[str], address: IPv4Address
     return (compared is not None and not tagged) or _is_network(text, match.end(), address)
 
 
-def _follows_product(text: str, start: int, address: IPv4Address) -> bool:
-    """Returns whether a capitalized word is directly before what may be a version: its second number is small."""
-    return address.packed[1] <= _SMALL_VERSION and _PRODUCT_BEFORE.search(text, max(0, start - 48), start) is not None
+def _may_be_version(text: str, start: int, address: IPv4Address) -> bool:
+    """Returns whether this may be a version: its second number is 0, or small with a capitalized word before it."""
+    second = address.packed[1]
+    if second == 0:
+        return True
+    return second <= _SMALL_VERSION and _PRODUCT_BEFORE.search(text, max(0, start - 48), start) is not None
 
 
 def _is_network(text: str, end: int, address: IPv4Address | IPv6Address) -> bool:

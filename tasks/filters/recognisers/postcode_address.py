@@ -68,6 +68,7 @@ _TOWN_AFTER = {
     "PL": re.compile(rf"[ \n]{_PLACE}"),
     "TR": re.compile(rf"[ ,]{{1,2}}{_PLACE}(?: ?/ ?{_PLACE})?"),
 }
+_INDIAN_TOWN = re.compile(r"(?:[A-Za-z]{3}|[\u0900-\u097f])[).,]?[ –-]{1,3}\Z")
 # In India: where the address begins, after a line end, a label or a sentence.
 _CLAUSE = re.compile(r"\n|[:→•|·] ?|[a-z]{4}\. |(?<!\w)(?:at|in|address|office|is|पता|पता है)[ ]")
 
@@ -112,6 +113,6 @@ def _street_start(text: str, first: int, end: int, country: str) -> int | None:
             return None
         while not text[start].isalnum():
             start += 1
-        if not any(map(str.isdigit, text[start:end])):
+        if not any(map(str.isdigit, text[start:end])) or not _INDIAN_TOWN.search(text, first, end):
             return None
     return start if text.count("\n", start, end) <= _MOST_LINES else None
