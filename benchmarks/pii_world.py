@@ -203,16 +203,16 @@ def ids(rng: random.Random) -> Iterator[tuple[Case, Case | None]]:
 def _identity(rng: random.Random, scheme: Scheme) -> tuple[str, str]:
     """Returns a valid number of the form, and one with another last character ("" without a check digit)."""
     for _ in range(200_000):
-        printed = _printed(rng, scheme.form)
-        if has_valid_digits(scheme, printed):
+        number = printed(rng, scheme.form)
+        if has_valid_digits(scheme, number):
             break
-    last = max(at for at, mark in enumerate(printed) if mark.isalnum())
-    other = str((int(printed[last]) + 5) % 10) if printed[last].isdigit() else "ABCDEFGHJKLMN"[ord(printed[last]) % 13]
-    wrong = printed[:last] + other + printed[last + 1 :]
-    return printed, "" if has_valid_digits(scheme, wrong) else wrong
+    last = max(at for at, mark in enumerate(number) if mark.isalnum())
+    other = str((int(number[last]) + 5) % 10) if number[last].isdigit() else "ABCDEFGHJKLMN"[ord(number[last]) % 13]
+    wrong = number[:last] + other + number[last + 1 :]
+    return number, "" if has_valid_digits(scheme, wrong) else wrong
 
 
-def _printed(rng: random.Random, form: str) -> str:
+def printed(rng: random.Random, form: str) -> str:
     """Returns a random string that the expression of a scheme matches: classes, counts, groups, optional parts."""
     tree = re._parser.parse(form)  # type: ignore[attr-defined]
     return _drawn(rng, tree)
@@ -242,8 +242,8 @@ def _marks(part: tuple[Any, Any]) -> list[str]:
 
 def addresses(rng: random.Random) -> Iterator[Case]:
     """Yields every address in a frame."""
-    for country, printed in ADDRESSES.items():
-        for value in printed:
+    for country, values in ADDRESSES.items():
+        for value in values:
             yield Case(rng.choice(_AROUND).format(value), value, f"address_{country}")
 
 

@@ -285,8 +285,8 @@ def thailand(number: str) -> bool:
     return (11 - weighted(number, range(13, 1, -1)) % 11) % 10 == int(number[12])
 
 
-def malaysia(number: str) -> bool:
-    """MyKad: a date only, since its check digit is not public."""
+def dated(number: str) -> bool:
+    """A date only: MyKad, whose check digit is not public, and Korea's numbers, which have had none since 2020."""
     return is_date(number)
 
 

@@ -38,7 +38,7 @@ class Scheme(NamedTuple):
     evidence: Evidence = Evidence.CHECKSUM
 
 
-_YMD = "[0-9]{2}[0-9]{2}[0-3][0-9]"
+_DATE = "[0-9]{6}"
 _CF = "[A-Z]{6}[0-9]{2}[A-EHLMPRST][0-9]{2}[A-Z][0-9LMNP-V]{3}[A-Z]"
 _CURP = "[A-Z]{4}[0-9]{6}[HMX][A-Z]{5}[0-9A-Z][0-9]"
 _HETU = "[0-3][0-9][01][0-9]{3}[-+A-FU-Y][0-9]{3}[0-9A-FHJ-NPR-Y]"
@@ -84,18 +84,18 @@ SCHEMES = (
     ),
     Scheme(
         "SE",
-        f"(?:19|20)?{_YMD}[- ]?[0-9]{{4}}",
+        f"(?:19|20)?{_DATE}[- ]?[0-9]{{4}}",
         check.sweden,
         r"person(?:al)?nummer|personnr|pers\.? ?nr|samordningsn",
     ),
-    Scheme("NO", f"{_YMD} ?[0-9]{{5}}", check.norway, r"fødselsn|foedselsn|personnummer|fnr\b|d-nummer"),
-    Scheme("DK", f"{_YMD}[- ]?[0-9]{{4}}", check.denmark, r"cpr\b|cpr-|personnummer", evidence=Evidence.PATTERN),
+    Scheme("NO", f"{_DATE} ?[0-9]{{5}}", check.norway, r"fødselsn|foedselsn|personnummer|fnr\b|d-nummer"),
+    Scheme("DK", f"{_DATE}[- ]?[0-9]{{4}}", check.denmark, r"cpr\b|cpr-|personnummer", evidence=Evidence.PATTERN),
     Scheme("FI", _HETU, check.finland, "hetu|henkilötunnus", _HETU),
     Scheme("PL", "[0-9]{11}", check.poland, "pesel"),
-    Scheme("CZ SK", f"{_YMD}/?[0-9]{{4}}", check.czechia, r"rodn[ée] ?č|r\.? ?č\.|rč\b|birth n"),
-    Scheme("RO", f"[1-9]{_YMD}[0-9]{{6}}", check.romania, r"cnp\b|c\.n\.p|cod numeric"),
-    Scheme("BG", f"{_YMD}[0-9]{{4}}", check.bulgaria, r"егн\b|egn\b|единен граждански"),
-    Scheme("GR", f"{_YMD}[0-9]{{5}}", check.greece, r"αμκα|α\.μ\.κ\.α|amka"),
+    Scheme("CZ SK", f"{_DATE}/?[0-9]{{4}}", check.czechia, r"rodn[ée] ?č|r\.? ?č\.|rč\b|birth n"),
+    Scheme("RO", f"[1-9]{_DATE}[0-9]{{6}}", check.romania, r"cnp\b|c\.n\.p|cod numeric"),
+    Scheme("BG", f"{_DATE}[0-9]{{4}}", check.bulgaria, r"егн\b|egn\b|единен граждански"),
+    Scheme("GR", f"{_DATE}[0-9]{{5}}", check.greece, r"αμκα|α\.μ\.κ\.α|amka"),
     Scheme("HU", "[0-9]{3}[ -]?[0-9]{3}[ -]?[0-9]{3}", check.hungary, "taj\\b|taj-"),
     Scheme("HR", "[0-9]{11}", check.mod_11_10, "oib\\b"),
     Scheme(
@@ -141,8 +141,10 @@ SCHEMES = (
     Scheme("CN", _CHINA, check.china, "", _CHINA),
     Scheme("TW", "[A-Z][1289][0-9]{8}", check.taiwan, "身[分份][證证]|統一證號|居留證"),
     Scheme("HK", r"[A-Z]{1,2}[0-9]{6} ?\([0-9A]\)", check.hong_kong, "身[份分][證证]|hkid|identity card"),
-    Scheme("KR", f"{_YMD} ?- ?[1-8][0-9]{{6}}", check.none, "주민(?:등록)?번호|외국인등록", evidence=Evidence.PATTERN),
-    Scheme("KR", f"{_YMD}-?[1-8][0-9]{{6}}", check.korea, "주민|resident registration"),
+    Scheme(
+        "KR", f"{_DATE} ?- ?[1-8][0-9]{{6}}", check.dated, "주민(?:등록)?번호|외국인등록", evidence=Evidence.PATTERN
+    ),
+    Scheme("KR", f"{_DATE}-?[1-8][0-9]{{6}}", check.korea, "주민|resident registration"),
     Scheme("JP", "[0-9]{4}[ -]?[0-9]{4}[ -]?[0-9]{4}", check.japan, "マイナンバー|個人番号|my number"),
     Scheme(
         "IN", "[2-9][0-9]{3}[ -]?[0-9]{4}[ -]?[0-9]{4}", check.verhoeff, "aadh?aa?r|adhaar|uidai|uid n|आधार|ಆಧಾರ್|ஆதார்"
@@ -150,8 +152,8 @@ SCHEMES = (
     Scheme("SG", "[STFGM][0-9]{7}[A-Z]", check.singapore, rf"nric|fin n|{_IDENTITY}"),
     Scheme(
         "MY",
-        f"{_YMD}-[0-9]{{2}}-[0-9]{{4}}|{_YMD}[0-9]{{6}}",
-        check.malaysia,
+        f"{_DATE}-[0-9]{{2}}-[0-9]{{4}}|{_DATE}[0-9]{{6}}",
+        check.dated,
         r"mykad|nric|kad pengenalan|no\.? k/?p|ic n(?:o|um)",
         evidence=Evidence.PATTERN,
     ),
@@ -163,7 +165,7 @@ SCHEMES = (
         "[1-8]-[0-9]{4}-[0-9]{5}-[0-9]{2}-[0-9]",
     ),
     Scheme("ID", "[1-9][0-9]{15}", check.indonesia, r"nik\b|ktp\b|nomor induk", evidence=Evidence.PATTERN),
-    Scheme("ZA", f"{_YMD} ?[0-9]{{4}} ?[01][0-9]{{2}}", check.south_africa, rf"id:|i\.d\. n|rsa id|sa id|{_IDENTITY}"),
+    Scheme("ZA", f"{_DATE} ?[0-9]{{4}} ?[01][0-9]{{2}}", check.south_africa, rf"id:|i\.d\. n|rsa id|sa id|{_IDENTITY}"),
     Scheme("IL", "[0-9]{8}-?[0-9]", check.israel, 'ת\\.?["״]?ז|תעודת זהות|מספר זהות|teudat'),
     Scheme("SA", "[12][0-9]{9}", luhn, "رقم الهوية|الهوية الوطنية|إقامة|iqama|saudi id"),
     Scheme("AE", "784-?[0-9]{4}-?[0-9]{7}-?[0-9]", luhn, "emirates id|الهوية", "784-(?:19|20)[0-9]{2}-[0-9]{7}-[0-9]"),

@@ -123,8 +123,9 @@ class Labels:
         self._label = re.compile(rf"(?<![^\W\d_])(?:(?P<yes>{yes})|(?P<no>{no}))")
         self._native = self._label
         if joined:
+            first = f"(?=[{_first_letters(f'{joined}|{joined_no}')}])"
             self._native = re.compile(
-                rf"(?P<joined>{joined})|(?P<joined_no>{joined_no or '(?!)'})|{self._label.pattern}"
+                f"{first}(?:(?P<joined>{joined})|(?P<joined_no>{joined_no or '(?!)'}))|{self._label.pattern}"
             )
 
     def of(self, text: str, start: int, end: int) -> bool | None:
@@ -139,6 +140,17 @@ class Labels:
         if label is None and text[end : end + 2].lstrip()[:1] == "(":
             label = self._label.match(text[end : end + _AFTER].lower().lstrip()[1:])
         return None if label is None else label.lastgroup in ("yes", "joined")
+
+
+def _first_letters(labels: str) -> str:
+    """Returns the letters with which labels may begin, for a class of characters.
+
+    `re` tries all alternatives at every character; most characters are excluded by such a class. Alternatives that
+    begin with a group count with all their letters.
+    """
+    parts = labels.split("|")
+    letters = {letter for part in parts for letter in (part if part[:1] in "([" else part[:1])}
+    return "".join(sorted(letter for letter in letters if letter.isalpha()))
 
 
 def window_start(text: str, start: int) -> int:
