@@ -188,11 +188,12 @@ _BEGIN = r"(?:(?<![^\W\d_])|(?=[\u0590-\uffff]))"
 _LABELS = {scheme: re.compile(scheme.label) for scheme in SCHEMES if scheme.label}
 _ANY_LABEL = re.compile(_BEGIN + "(?:" + "|".join(dict.fromkeys(scheme.label for scheme in _LABELS)) + ")")
 _GAPS = re.compile(r"[ .()/+-]")
-_DIGIT = re.compile("[0-9]")
+_NO_DIGITS = re.compile("[^0-9]*+")
 _LETTERS, _LONGEST = 6, 28
 """Letters before the first digit of a number, at most (codice fiscale), and characters from it to the end."""
 _SHORTEST, _TABLE = 8, 80
 """Characters from the first digit on of a number, and of a run of digits that is a table."""
+_SHORTEST_LABEL = 3
 
 
 def find_ids(text: str, start: int, end: int, countries: Sequence[str]) -> Iterator[PiiSpan]:
@@ -227,8 +228,12 @@ def has_valid_digits(scheme: Scheme, printed: str) -> bool:
 def _labelled(text: str, start: int) -> Iterator[Scheme]:
     """Yields the schemes of the last label before `start`, if no other number stands between them."""
     first = window_start(text, start)
+    gap = _NO_DIGITS.match(text[first:start][::-1])
+    first = start - gap.end() if gap else start
+    if start - first < _SHORTEST_LABEL:
+        return
     before = max(0, first - 1)  # shows whether the window begins inside a word
     window = text[before:start].lower()
     labels = [*_ANY_LABEL.finditer(window, first - before)]
-    if labels and not _DIGIT.search(window, labels[-1].end()):
+    if labels:
         yield from (scheme for scheme, label in _LABELS.items() if label.match(window, labels[-1].start()))

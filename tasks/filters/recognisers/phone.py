@@ -165,7 +165,7 @@ def find_phones(
             for match in form.finditer(text, start, end):
                 if exists(match.group(), country) and not _is_other(text, match.start(), match.end()):
                     yield PiiSpan("phone", match.start(), match.end(), Evidence.PATTERN)
-    if (hints or not text.isascii()) and (printed := _TRUNK.search(text, start, end)):
+    if (hints or regions_near(text, start, end)) and (printed := _TRUNK.search(text, start, end)):
         yield from _hinted(text, printed, end, countries, hints)
     yield from _labelled(text, start, end, countries)
 

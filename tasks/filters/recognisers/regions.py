@@ -32,6 +32,7 @@ _SCRIPTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("\u0980-\u09e5", ("BD", "IN")),
 )
 _LETTERS = tuple((re.compile(f"[{letters}]"), countries) for letters, countries in _SCRIPTS)
+_ANY_LETTER = re.compile(f"[{''.join(letters for letters, _ in _SCRIPTS)}]")
 _BEFORE, _BEHIND = 60, 30
 # Top-level domains that are sold to everybody as words: .co (Colombia), .me, .tv and so on are not in COUNTRIES.
 _DOMAINS = {country.lower(): country for country in COUNTRIES if country != "CO"} | {"uk": "GB"}
@@ -55,6 +56,6 @@ def regions_near(text: str, start: int, end: int) -> tuple[str, ...]:
     (('JP',), ())
     """
     around = text[max(0, start - _BEFORE) : start] + " " + text[end : end + _BEHIND]
-    if around.isascii():
+    if around.isascii() or not _ANY_LETTER.search(around):
         return ()
     return next((countries for letters, countries in _LETTERS if letters.search(around)), ())

@@ -16,7 +16,7 @@ def found(text: str, hints: tuple[str, ...] = ()) -> list[tuple[str, str]]:
 
 
 def test_numbers_and_addresses_of_every_country_are_found_exactly_and_wrong_ones_are_not() -> None:
-    cases = drawn(rounds=2, seed=11)
+    cases = drawn(rounds=1, seed=11)
     assert {case.topic.partition("_")[2] for case in cases if case.topic.startswith("national_")} == set(COUNTRIES)
     scores = score(cases)
     for topic in ("national", "international", "digits", "bare", "id", "address"):
