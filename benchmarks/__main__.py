@@ -280,7 +280,7 @@ BENCHMARKS = (
     Benchmark(
         "pii_world",
         "pii_world [--kinds FOLDER] [--texts FILE ...]",
-        "Telephone numbers, national ids and addresses of 56 countries in generated sentences; matches on real pages",
+        "Telephone numbers, national ids and addresses of 63 countries in generated sentences; matches on real pages",
         lambda r: (
             f"found exactly: {r['generated']['national']['exact']:.1%} of national numbers, "
             f"{r['generated']['id']['exact']:.1%} of ids; {r['generated']['wrong']['any']:.1%} of wrong ids"

@@ -5,7 +5,7 @@
 Sentences are generated; equal seeds give equal sentences. Frames and addresses have the same authors as the
 recognisers, so recall tests the intended forms, not the usage on the web. The numbers do not:
 
-- telephone numbers are variations of the example numbers of `phonenumbers` for 50 countries, in the formats that
+- telephone numbers are variations of the example numbers of `phonenumbers` for 63 countries, in the formats that
   libphonenumber prints, with a label in the language of the country (`labelled`), in a sentence in that language
   without a label (`bare`, for countries in whose script or format a number is recognizable), and with the digits of
   Arabic, Persian, Hindi and of full width (`digits`);

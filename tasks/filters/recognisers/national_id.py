@@ -41,7 +41,7 @@ class Scheme(NamedTuple):
 _DATE = "[0-9]{6}"
 _CF = "[A-Z]{6}[0-9]{2}[A-EHLMPRST][0-9]{2}[A-Z][0-9LMNP-V]{3}[A-Z]"
 _CURP = "[A-Z]{4}[0-9]{6}[HMX][A-Z]{5}[0-9A-Z][0-9]"
-_HETU = "[0-3][0-9][01][0-9]{3}[-+A-FU-Y][0-9]{3}[0-9A-FHJ-NPR-Y]"
+_HETU = "[0-3][0-9][01][0-9]{3}[-A-FU-Y][0-9]{3}[0-9A-FHJ-NPR-Y]"
 # Departments 2A and 2B (Corsica) are missed: their letter is no part of a run of digits.
 _NIR = "[1-47-8] [0-9]{2} (?:[0-3][0-9]|[5-9][0-9]) [0-9]{2} [0-9]{3} [0-9]{3} ?[/-]? ?[0-9]{2}"
 _CHINA = "[1-8][0-9]{5}(?:19|20)[0-9]{2}[01][0-9][0-3][0-9]{4}[0-9Xx]"

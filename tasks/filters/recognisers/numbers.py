@@ -218,6 +218,7 @@ _PRODUCT_BEFORE = re.compile(
 )
 _SMALL_VERSION = 9
 """Second numbers of versions are at most this, those of few addresses are."""
+_LARGE_VERSION = 100
 
 _PREFIX_LENGTH = re.compile(r"/([0-9]{1,3})(?![0-9])")
 _SMALL_BYTE = 32
@@ -285,9 +286,9 @@ def _is_version_or_network(text: str, match: re.Match[str], address: IPv4Address
 
 
 def _may_be_version(text: str, start: int, address: IPv4Address) -> bool:
-    """Returns whether this may be a version: its second number is 0, or small with a capitalized word before it."""
-    second = address.packed[1]
-    if second == 0:
+    """Returns whether this may be a version: "24.0.9.46", or one with a small second number after a capitalized word."""
+    first, second = address.packed[:2]
+    if second == 0 and first < _LARGE_VERSION:
         return True
     return second <= _SMALL_VERSION and _PRODUCT_BEFORE.search(text, max(0, start - 48), start) is not None
 

@@ -3,6 +3,9 @@
 Labels are words or beginnings of words in lower case, as regular expressions without groups. Those in `JOINED` are of
 scripts without spaces (Chinese, Japanese, Thai) or with prefixes and endings (Arabic "بالهاتف", Hebrew, Korean,
 Hindi), and may stand inside a run of letters. They are our own collection; the words are those of contact pages.
+
+A label decides only together with the format of the number (`phone`), so a word that also has other meanings ("call",
+"문의", inquiry) is no harm, but the labels of other numbers must be complete: the nearest label counts.
 """
 
 from tasks.filters.recognisers.span import GOODS, OTHER_NUMBERS, Labels
