@@ -21,6 +21,8 @@ _CARD_FORM = re.compile(
     r")(?![0-9A-Za-z_]|\.[0-9])"
 )
 _CARD_GAPS = re.compile("[ ./-]")
+# One more group, but not another card.
+_FIFTH_GROUP = re.compile(" [0-9]{4}(?![0-9/-]| [0-9]{4} [0-9]{4} [0-9]{4}(?![0-9]))")
 _CARD_LABELS = Labels(
     r"cards?\b|visa|master ?card|amex|american express|discover|karte|kredit|carte|tarjeta|carta|pan\b|cc\b", GOODS
 )
@@ -75,9 +77,11 @@ def _is_list(digits: str) -> bool:
 
 
 def _is_cell(text: str, start: int, end: int, last: int) -> bool:
-    """Returns whether groups of four follow other digits, as in a table row, without a card or label nearby."""
-    follows = " " in text[start:end] and text[max(0, start - 2) : start][:1].isdigit() and text[start - 1] == " "
-    return follows and start - last > 2 and not _CARD_LABELS.of(text, start, end)
+    """Returns whether groups of four stand in a longer row of digits, without a card or label nearby."""
+    if " " not in text[start:end]:
+        return False
+    follows = text[max(0, start - 2) : start][:1].isdigit() and text[start - 1] == " " and start - last > 2
+    return (follows or _FIFTH_GROUP.match(text, end) is not None) and not _CARD_LABELS.of(text, start, end)
 
 
 _IBAN_LENGTHS = {
@@ -286,7 +290,7 @@ def _is_version_or_network(text: str, match: re.Match[str], address: IPv4Address
 
 
 def _may_be_version(text: str, start: int, address: IPv4Address) -> bool:
-    """Returns whether this may be a version: "24.0.9.46", or one with a small second number after a capitalized word."""
+    """Returns whether this may be a version: "24.0.9.46", or a small second number after a capitalized word."""
     first, second = address.packed[:2]
     if second == 0 and first < _LARGE_VERSION:
         return True
