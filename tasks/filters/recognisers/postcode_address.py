@@ -70,7 +70,7 @@ _TOWN_AFTER = {
 }
 _INDIAN_TOWN = re.compile(r"(?:[A-Za-z]{3}|[\u0900-\u097f])[).,]?[ –-]{1,3}\Z")
 # In India: where the address begins, after a line end, a label or a sentence.
-_CLAUSE = re.compile(r"\n|[:→•|·] ?|[a-z]{4}\. |(?<!\w)(?:at|in|address|office|is|पता|पता है)[ ]")
+_CLAUSE = re.compile(r"\n|[:：→•|·] ?|[a-z]{4}\. |(?<!\w)(?:at|in|address|office|is|पता|पता है)[ ]")
 
 
 def find_by_postcode(text: str, starts: Sequence[int], countries: Sequence[str]) -> Iterator[PiiSpan]:
