@@ -278,6 +278,15 @@ BENCHMARKS = (
         lambda r: f"{r['unseen']['documents']['whole']} of {r['unseen']['documents']['all']} addresses in real texts",
     ),
     Benchmark(
+        "pii_world",
+        "pii_world [--kinds FOLDER] [--texts FILE ...]",
+        "Telephone numbers, national ids and addresses of 63 countries in generated sentences; matches on real pages",
+        lambda r: (
+            f"found exactly: {r['generated']['national']['exact']:.1%} of national numbers, "
+            f"{r['generated']['id']['exact']:.1%} of ids; {r['generated']['wrong']['any']:.1%} of wrong ids"
+        ),
+    ),
+    Benchmark(
         "pdf",
         "pdf --data FOLDER",
         "The PDF parser against PDFium, pypdf, pdfplumber and pdf_oxide",

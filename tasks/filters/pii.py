@@ -18,6 +18,7 @@ from pydantic import Field, PrivateAttr
 
 from tasks.core.errors import InputError
 from tasks.filters.base import Annotator, Filter, Measurements, Threshold
+from tasks.filters.recognisers.regions import COUNTRIES, Country, region_of_url
 from tasks.filters.recognisers.span import Evidence, PiiSpan
 
 if TYPE_CHECKING:
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
     from tasks.core.artifact import Artifact
     from tasks.filters.batch import DocumentBatch
 
-Kind = Literal["email", "phone", "ip", "ssn", "card", "iban", "address"]
-Country = Literal["US", "CA", "GB", "DE", "FR", "ES", "IT", "NL", "IN", "BR"]
+Kind = Literal["email", "phone", "ip", "ssn", "card", "iban", "national_id", "address"]
 PERSON_LABELS = frozenset(("PERSON", "PER"))
 """Labels of persons in spaCy's pipelines: those of OntoNotes and of WikiNER."""
 
@@ -38,7 +38,9 @@ _UNUSED = ["tagger", "parser", "lemmatizer", "attribute_ruler", "morphologizer",
 
 
 class Pii(Annotator):
-    """Finds personal data: e-mail, telephone, IP address, US social security number, card, IBAN, postal address.
+    """Finds personal data: e-mail, telephone, IP address, card, IBAN, numbers of identity, postal address.
+
+    `ssn` is the social security number of the United States, `national_id` are those of other countries.
 
     The spans of a document do not overlap (`tasks.filters.recognisers.span.resolve`). The sources of each rule are in
     the module of its recogniser.
@@ -48,14 +50,14 @@ class Pii(Annotator):
 
     splits: ClassVar[tuple[str, ...]] = ()
     segmented: ClassVar[bool] = True
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
 
-    kinds: tuple[Kind, ...] = ("email", "phone", "ip", "ssn", "card", "iban", "address")
+    kinds: tuple[Kind, ...] = ("email", "phone", "ip", "ssn", "card", "iban", "national_id", "address")
     """Kinds of personal data to search for. The kind of a span is also its placeholder, such as `<email>`."""
 
-    countries: tuple[Country, ...] = ("US", "CA", "GB", "DE", "FR", "ES", "IT", "NL", "IN", "BR")
-    """Countries whose national telephone numbers and addresses are searched for. Numbers with a country code are always
-    searched for."""
+    countries: tuple[Country, ...] = COUNTRIES
+    """Countries whose national telephone numbers, identity numbers and addresses are searched for. Telephone numbers
+    with a country code are always searched for."""
 
     names: str = ""
     """Folder of a spaCy pipeline; the persons that it recognizes become spans of the kind `person`. Empty: none. Needs
@@ -95,7 +97,10 @@ class Pii(Annotator):
         from tasks.formats.documents.words import words
 
         dots = pc.match_substring(batch.column, DOT, ignore_case=True).to_pylist()
-        matches = [find(text, self.kinds, self.countries, dot) for text, dot in zip(batch.texts, dots, strict=True)]
+        matches = [
+            find(text, self.kinds, self.countries, dot, region_of_url(url))
+            for text, dot, url in zip(batch.texts, dots, batch.urls, strict=True)
+        ]
         if self._names:
             persons = self._names.find(batch.texts)
             matches = [

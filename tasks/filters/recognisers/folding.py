@@ -8,8 +8,8 @@ instead of 4.2 ms per megabyte), and a second search is not needed.
 
 A text is scanned unchanged and, if folding changes it, again in folded form; matches in either are personal data.
 Folding replaces:
-- full-width digits and letters, non-breaking spaces, dashes in place of a hyphen (Unicode, blocks "Halfwidth and
-  Fullwidth Forms" and "General Punctuation");
+- full-width digits and letters, Arabic, Persian, Devanagari, Bengali and Thai digits, non-breaking spaces, dashes in
+  place of a hyphen (Unicode, blocks "Halfwidth and Fullwidth Forms" and "General Punctuation");
 - zero-width characters inside a word (Unicode, UAX 9 and UAX 14);
 - "@" and "." spelled as words, a common obfuscation against harvesters: "jo (at) example (dot) org", "jo [at]
   example.org", "jo at example dot org". There is no standard; the formats are those of real papers, pages and
@@ -33,8 +33,10 @@ from typing import NamedTuple
 from tasks.filters.recognisers.span import PiiSpan
 
 SPACES = "\u00a0\u2000-\u200a\u202f\u205f\u3000"
-DASHES = "\u2010-\u2013\u2212"
-WIDE_DIGITS = "\uff10-\uff19"
+DASHES = "\u2010-\u2013\u2212\u30fc"
+WIDE_DIGITS = "\uff10-\uff19\u0660-\u0669\u06f0-\u06f9\u0966-\u096f\u09e6-\u09ef\u0e50-\u0e59"
+"""Digits of full width, and those of Arabic, Persian, Hindi, Bengali and Thai."""
+
 WIDE = f"{WIDE_DIGITS}\uff21-\uff3a\uff41-\uff5a\uff20\uff0b"
 WIDE_MARKS = "\uff08\uff09\uff0d\uff0e"
 NO_WIDTH = "\u00ad\u200b-\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff"
@@ -42,15 +44,24 @@ NO_WIDTH = "\u00ad\u200b-\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff"
 GAPS = r"[ .()/\u2010-\u2013-]{0,3}+"
 """Separators between the digits of a number."""
 
+MIXED = (
+    r"(?<=[A-Z][A-Z][A-Z][A-Z][0-9])(?:(?=[0-9][A-EHLMPRST][0-9]{2}[A-Z])|(?=[0-9]{5}[HMX][A-Z]{5}))"
+    r"|(?=[0-9]{5}[A-FU-Y][0-9]{3}[0-9A-Y](?![0-9A-Za-z]))"
+)
+"""After the first digit of a national number with letters between its digits: Italy's, Mexico's, Finland's."""
+
 # Written out, because `re` takes three times as long for a repeated group.
 _NUMBER = (
-    r"(?<=[A-Za-z][A-Za-z][0-9])(?=[0-9])|(?<=[23])(?=[0-9A-Fa-f]{3}:)"
+    rf"{MIXED}|(?<=[A-Za-z][A-Za-z][0-9])(?=[0-9])|(?<=[23])(?=[0-9A-Fa-f]{{3}}:)"
     rf"|(?=[0-9]{{0,2}}+\.[0-9]{{1,3}}+\.[0-9]{{1,3}}+\.[0-9]|{f'{GAPS}[0-9]' * 6})"
 )
-# A postcode of the United States or Canada, after the name of a state or province.
+# A postcode: of the United States or Canada, after the name of a state or province.
 _POSTCODE = (
     r"(?=[0-9]{4}(?![0-9]))(?:(?<=[A-Za-z.)*#/>|%;\s]\s[0-9])|(?<=[A-Za-z.],\s[0-9])|(?<=[A-Za-z],[0-9]))"
     r"|(?<=[A-Z][0-9])(?=[A-Z][ -]?[0-9][A-Z][0-9])"
+    # Of India and Poland.
+    r"|(?=[0-9]{2} ?[0-9]{3}(?![0-9]))(?<=[A-Za-z\u0900-\u097f–-][ -][0-9])"
+    r"|(?=[0-9]-[0-9]{3}[ \n][^\W\d_a-z])(?<=[\s(,][0-9])"
 )
 # A house number. A lower-case word after a number and a space is only a candidate if it is a French type of street or a
 # single letter that belongs to the number. (If case is ignored, "ı" and "ſ" match "i" and "s".)
@@ -115,6 +126,7 @@ _BEFORE_SITES = re.compile(
     re.IGNORECASE,
 )
 
+_DASH = re.compile(f"[{DASHES}]")
 # Every expression begins with a character class, which makes its search fast. If one of the spaces is next to a number,
 # all are folded, because a whole address may be written with them.
 _PLAIN = re.compile(
@@ -272,7 +284,8 @@ def _in_ascii(text: str) -> str:
 def _as_ascii(code: int) -> str:
     if code > 0xFF00:
         return chr(code - 0xFEE0)
-    return "-" if 0x2010 <= code <= 0x2013 or code == 0x2212 else " "
+    character = chr(code)
+    return str(int(character)) if character.isdigit() else "-" if _DASH.match(character) else " "
 
 
 def _edits(text: str, candidates: Candidates) -> list[Iterator[Edit]]:

@@ -7,6 +7,7 @@ docstrings and comments of the recogniser.
 import re
 from collections.abc import Iterator
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from itertools import pairwise
 
 from tasks.filters.recognisers.span import GOODS, OTHER_NUMBERS, Evidence, Labels, PiiSpan
 
@@ -20,6 +21,8 @@ _CARD_FORM = re.compile(
     r")(?![0-9A-Za-z_]|\.[0-9])"
 )
 _CARD_GAPS = re.compile("[ ./-]")
+# One more group, but not another card.
+_FIFTH_GROUP = re.compile(" [0-9]{4}(?![0-9/-]| [0-9]{4} [0-9]{4} [0-9]{4}(?![0-9]))")
 _CARD_LABELS = Labels(
     r"cards?\b|visa|master ?card|amex|american express|discover|karte|kredit|carte|tarjeta|carta|pan\b|cc\b", GOODS
 )
@@ -59,13 +62,26 @@ def find_cards(text: str, start: int, end: int) -> Iterator[PiiSpan]:
 
 
 def _is_card(digits: str) -> bool:
-    return _CARD_ISSUERS.fullmatch(digits) is not None and luhn(digits) and len(set(digits)) > 1
+    if _CARD_ISSUERS.fullmatch(digits) is None or not luhn(digits) or len(set(digits)) == 1:
+        return False
+    return len(digits) != 16 or not _is_list(digits)
+
+
+def _is_list(digits: str) -> bool:
+    """Returns whether four groups of four are round or rise by equal steps, as in "4300 4400 4500 4600"."""
+    groups = [int(digits[at : at + 4]) for at in range(0, 16, 4)]
+    steps = {later - earlier for earlier, later in pairwise(groups)}
+    return (len(steps) == 1 and 0 not in steps) or (
+        min(groups) >= 1000 and all(group % 100 == 0 for group in groups) and groups == sorted(groups)
+    )
 
 
 def _is_cell(text: str, start: int, end: int, last: int) -> bool:
-    """Returns whether groups of four follow other digits, as in a table row, without a card or label nearby."""
-    follows = " " in text[start:end] and text[max(0, start - 2) : start][:1].isdigit() and text[start - 1] == " "
-    return follows and start - last > 2 and not _CARD_LABELS.of(text, start, end)
+    """Returns whether groups of four stand in a longer row of digits, without a card or label nearby."""
+    if " " not in text[start:end]:
+        return False
+    follows = text[max(0, start - 2) : start][:1].isdigit() and text[start - 1] == " " and start - last > 2
+    return (follows or _FIFTH_GROUP.match(text, end) is not None) and not _CARD_LABELS.of(text, start, end)
 
 
 _IBAN_LENGTHS = {
@@ -190,14 +206,24 @@ _V4 = re.compile(
     r"(?<![0-9A-Za-z_.+~^])(?<![^0-9]-)(?<![=~<>!^]=)(?:(?:0|[1-9][0-9]{0,2})\.){3}(?:0|[1-9][0-9]{0,2})"
     r"(?![0-9A-Za-z_+]|-(?!(?:[0-9]{1,3}\.){3})|\.(?:[0-9]|in-addr))"
 )
-# 2000::/3, the only range allocated so far.
+# The blocks of 2000::/3 that are allocated (IANA, "IPv6 Global Unicast Address Assignments"). A year after one of those
+# that look like a year is a range ("2001::2010", a slice of a time series).
 _V6 = re.compile(
-    r"[23][0-9A-Fa-f]{3}(?::[0-9A-Fa-f]{1,4}){0,7}(?:::(?:[0-9A-Fa-f]{1,4}(?::[0-9A-Fa-f]{1,4}){0,6})?)?"
+    r"(?:200[1-3](?!::(?:19|20)[0-9]{2}(?![0-9A-Fa-f]))|24[0-9A-Fa-f]{2}|26[0-3][0-9A-Fa-f]|280[0-9A-Fa-f]"
+    r"|2[Aa][01][0-9A-Fa-f]|2[Cc]0[0-9A-Fa-f])(?::[0-9A-Fa-f]{1,4}){0,7}(?:::(?:[0-9A-Fa-f]{1,4}(?::[0-9A-Fa-f]{1,4}){0,6})?)?"
     r"(?![0-9A-Za-z_]|:[0-9A-Fa-f:])"
 )
 # A name with its version, "XFree86-4.2.99.3"; of two addresses joined by a dash, the first has dots.
 _NAMED_VERSION = re.compile(r"[A-Za-z][A-Za-z0-9_+]{0,30}-\Z")
 _COMPARED_VERSION = re.compile(r"\w ?[<>]\Z")
+# The name of a product and its version, "Reader 11.0.23.22".
+_PRODUCT_BEFORE = re.compile(
+    r"(?<![^\W_])(?!From|User|With|Via|And|The)[A-Z][A-Za-z]{2,30}(?: \([0-9a-z -]{1,12}\))?[ \t]\Z"
+)
+_SMALL_VERSION = 9
+"""Second numbers of versions are at most this, those of few addresses are."""
+_LARGE_VERSION = 100
+
 _PREFIX_LENGTH = re.compile(r"/([0-9]{1,3})(?![0-9])")
 _SMALL_BYTE = 32
 _IP_LABELS = Labels(
@@ -227,7 +253,9 @@ def find_ipv4(text: str, start: int, end: int) -> Iterator[PiiSpan]:
         if not address.is_global or address.is_multicast or _is_version_or_network(text, match, address):
             continue
         label = _IP_LABELS.of(text, match.start(), match.end())
-        if label or (label is None and max(address.packed) >= _SMALL_BYTE):
+        if label is None and (max(address.packed) < _SMALL_BYTE or _may_be_version(text, match.start(), address)):
+            continue
+        if label is not False:
             yield PiiSpan("ip", match.start(), match.end(), Evidence.PATTERN if label is None else Evidence.CONTEXT)
 
 
@@ -259,6 +287,14 @@ def _is_version_or_network(text: str, match: re.Match[str], address: IPv4Address
     compared = _COMPARED_VERSION.search(text, max(0, match.start() - 3), match.start())
     tagged = text[match.end() : match.end() + 1] in ("<", ">")
     return (compared is not None and not tagged) or _is_network(text, match.end(), address)
+
+
+def _may_be_version(text: str, start: int, address: IPv4Address) -> bool:
+    """Returns whether this may be a version: "24.0.9.46", or a small second number after a capitalized word."""
+    first, second = address.packed[:2]
+    if second == 0 and first < _LARGE_VERSION:
+        return True
+    return second <= _SMALL_VERSION and _PRODUCT_BEFORE.search(text, max(0, start - 48), start) is not None
 
 
 def _is_network(text: str, end: int, address: IPv4Address | IPv6Address) -> bool:

@@ -1,9 +1,12 @@
 """Telephone numbers.
 
-Examines runs of digits with separators. Three rules, the most certain first:
+Examines runs of digits with separators. Four rules, the most certain first:
 - "+" or "00" and a country code, and the number exists in the numbering plan of that country;
 - a format that only telephone numbers have in one of the configured countries (`STRONG`), and the number exists;
-- a label next to it ("Tel.", "call"), and the number exists or has a possible length in one of those countries.
+- an area code with its "0" (in Russia "8") or in brackets, in groups, and the number exists in a country that the
+  letters around it or the domain of the page hint at (`regions`);
+- a label next to it ("Tel.", "電話"; `phone_labels`), and the number exists or has a possible length in one of the
+  configured countries.
 `phonenumbers`, the Python version of Google's libphonenumber, checks whether a number exists. It takes 25 microseconds
 per call, so the cheaper check of the format comes first.
 
@@ -17,7 +20,9 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tasks.filters.recognisers.span import GOODS, OTHER_NUMBERS, Evidence, Labels, PiiSpan
+from tasks.filters.recognisers.phone_labels import GOODS_LABELS, LABELS
+from tasks.filters.recognisers.regions import regions_near
+from tasks.filters.recognisers.span import Evidence, PiiSpan
 
 if TYPE_CHECKING:
     from phonenumbers import PhoneNumber
@@ -69,9 +74,6 @@ STRONG = {country: re.compile(f"{_OPEN}(?:{form}){_CLOSE}") for country, form in
 ANY = re.compile(f"{_OPEN}(?:{'|'.join(dict.fromkeys(_FORMS.values()))}){_CLOSE}")
 """All of them in one expression: a single search, instead of one per country, excludes most runs of digits."""
 
-COUNTRIES = (*STRONG, "ES")
-"""Countries whose national numbers can be found; those of other countries need a country code."""
-
 LONGEST = 40
 """Maximum number of characters of a number with its gaps: ITU-T E.164 allows 15 digits."""
 
@@ -116,24 +118,33 @@ _DATE = re.compile(
     rf"\(?{_YEAR}[ -/\u2013]{{1,3}}{_YEAR}\)?|{_YEAR}([-./ ])[01]?[0-9]\1[0-3]?[0-9](?:[^0-9].*)?"
     rf"|[0-3]?[0-9]([-./ ])[0-3]?[0-9]\2{_YEAR}|[0-9]{{3}}-[0-9]{{3}}"
 )
+# Opening hours, "9.00 - 13.00", also with more of them behind.
+_HOUR = "(?:[01]?[0-9]|2[0-4])[.][0-5][0-9]"
+_HOURS = re.compile(rf"\(?{_HOUR} ?[-/\u2010-\u2013] ?{_HOUR}(?![0-9])")
 
 _CELL_BEFORE, _CELL = re.compile(r"[0-9][ \t]\Z"), re.compile(r"[ \t][0-9]")
-_CALL = r"calls?\b(?![ -]?(?:n(?:o\b|r\b|um)|mark|sign))"  # the call number of a book, the call sign of a station
-_GOODS = Labels(r"phone|tel\b|calls?\b|fax\b", GOODS)
-_LABELS = Labels(
-    r"phone|tel\b|tel:|telephone|mobile|cell(?= ?(?:phone|no|num|#|[:.+(0-9]|$))|cellular|cellphone|fax\b"
-    rf"|{_CALL}|calling|whats ?app|telegram|sms|dial|hotline|helpline|ring us|ph\b|contacts?\b"
-    r"|reach (?:me|us|him|her|them)|text (?:me|us)"
-    r"|telefon|telefax|handy|mobil|rufnummer|durchwahl|anruf|ruf(?:en)?\b|erreich"
-    r"|téléphone|tél\b|portable|appel|joindre|fixe\b"
-    r"|teléfono|tlf|tfno|móvil|llam|cellulare|chiam"
-    r"|telefoon|mobiel|bel(?:len)?\b|gsm\b|celular|ligue|fone\b|contato"
-    r"|फ़ोन|फोन|मोबाइल|दूरभाष|संपर्क|कॉल",
-    rf"{OTHER_NUMBERS}|ssn|social security",
+# A national number as it is printed where calls begin with "0" (in Russia and its neighbors "8"), or with its area code
+# in brackets; mobile numbers and numbers free of charge of China begin with neither.
+_TRUNK = re.compile(
+    rf"{_OPEN}(?:"
+    r"(?:8[ -]{1,2}|0 ?)?\( ?0?[1-9][0-9]{0,4} ?\)[ -]{0,2}[0-9]{1,4}(?:[ .-][0-9]{2,4}){0,4}+"
+    r"|0[1-9][0-9]{0,4}(?:[ -]|\.| - )[0-9]{2,4}(?:[ .-][0-9]{2,4}){1,3}+"
+    r"|0[1-9][0-9]{0,4}(?:-| - | )[0-9]{5,8}"
+    r"|0800[ -][0-9]{2,4}(?:[ -][0-9]{2,4}){1,2}+|8[ -][0-9]{3}[ -][0-9]{3}[ -][0-9]{2}[ -]?[0-9]{2}"
+    r"|1[3-9][0-9][ -][0-9]{4}[ -][0-9]{4}|400[ -]?[0-9]{3}[ -]?[0-9]{4}|1[3-9][0-9]{9}"
+    rf"){_CLOSE}"
 )
 
 
-def find_phones(text: str, start: int, end: int, countries: Sequence[str]) -> Iterator[PiiSpan]:
+_OPEN_PLANS = frozenset(("DE", "AT", "IT", "ID"))
+"""Countries whose numbers have so many lengths that two bare groups show nothing."""
+
+_TWO_GROUPS = re.compile("[0-9]+ [0-9]+")
+
+
+def find_phones(
+    text: str, start: int, end: int, countries: Sequence[str], hints: Sequence[str] = ()
+) -> Iterator[PiiSpan]:
     """Yields telephone numbers in text[start:end].
 
     Args:
@@ -141,6 +152,7 @@ def find_phones(text: str, start: int, end: int, countries: Sequence[str]) -> It
         start: start of a run of digits, including the "+" or "(" before it.
         end: end of the run.
         countries: ISO 3166 codes of the countries whose national numbers are searched for.
+        hints: those of countries that the document is likely to be from (`regions.region_of_url`).
 
     >>> text = "Ring (415) 555-0123 or +49 30 23125 123, order 4155550123."
     >>> [text[a:b] for _, a, b, _ in find_phones(text, 0, len(text), ["US"])]
@@ -153,7 +165,31 @@ def find_phones(text: str, start: int, end: int, countries: Sequence[str]) -> It
             for match in form.finditer(text, start, end):
                 if exists(match.group(), country) and not _is_other(text, match.start(), match.end()):
                     yield PiiSpan("phone", match.start(), match.end(), Evidence.PATTERN)
+    if (hints or regions_near(text, start, end)) and (printed := _TRUNK.search(text, start, end)):
+        yield from _hinted(text, printed, end, countries, hints)
     yield from _labelled(text, start, end, countries)
+
+
+def _hinted(
+    text: str, match: re.Match[str] | None, end: int, countries: Sequence[str], hints: Sequence[str]
+) -> Iterator[PiiSpan]:
+    """Yields the numbers from `match` on that exist in a country that the page or the letters around hint at."""
+    while match:
+        first, last = match.span()
+        for country in dict.fromkeys((*hints, *regions_near(text, first, last))):
+            if country in countries and _is_printed(text, first, last, country):
+                yield PiiSpan("phone", first, last, Evidence.PATTERN)
+                break
+        match = _TRUNK.search(text, last, end)
+
+
+def _is_printed(text: str, start: int, end: int, country: str) -> bool:
+    number = text[start:end]
+    if number.isdigit() and country != "CN":
+        return False
+    if country in _OPEN_PLANS and _TWO_GROUPS.fullmatch(number):
+        return False
+    return exists(number, country) and not _is_amount(text, start, end) and LABELS.of(text, start, end) is not False
 
 
 def _is_other(text: str, start: int, end: int) -> bool:
@@ -165,7 +201,7 @@ def _is_other(text: str, start: int, end: int) -> bool:
         and (_CELL_BEFORE.search(text, max(0, start - 2), start) or _CELL.match(text, end))
     ):
         return True
-    return _GOODS.of(text, start, end) is False
+    return GOODS_LABELS.of(text, start, end) is False
 
 
 def _international(text: str, start: int, end: int) -> Iterator[PiiSpan]:
@@ -209,20 +245,25 @@ def _labelled(text: str, start: int, end: int, countries: Sequence[str]) -> Iter
             number = text[first:last]
             if _is_amount(text, first, last) or not _is_labelled(text, first, last):
                 continue
-            if any(exists(number, country) for country in countries) or _could_exist(number, countries):
+            if _could_exist(number, countries):
                 yield PiiSpan("phone", first, last, Evidence.CONTEXT)
 
 
 def _is_labelled(text: str, start: int, end: int) -> bool:
     """Returns whether a number has a label, or a US address before it."""
-    label = _LABELS.of(text, start, end)
+    label = LABELS.of(text, start, end)
     return bool(label) or (label is None and _ADDRESS_BEFORE.search(text, max(0, start - 30), start) is not None)
 
 
 def _is_amount(text: str, start: int, end: int) -> bool:
-    """Returns whether the number is a date, an amount or the argument of a function."""
+    """Returns whether the number is a date, opening hours, an amount or the argument of a function."""
     number = text[start:end]
-    if _DATE.fullmatch(number) or _AMOUNT.fullmatch(number.lstrip("+(")) or _UNIT.match(text, end):
+    if (
+        _DATE.fullmatch(number)
+        or _HOURS.match(number)
+        or _AMOUNT.fullmatch(number.lstrip("+("))
+        or _UNIT.match(text, end)
+    ):
         return True
     return _ARGUMENT.search(text, max(0, start - 2), start + number.startswith("(")) is not None
 

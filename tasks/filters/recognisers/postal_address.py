@@ -345,8 +345,19 @@ def find_addresses(text: str, starts: Sequence[int], countries: Sequence[str]) -
             yield from _british(text, start)
 
 
+# "1 University of Exeter, Exeter, EX4 4QL": the mark of a footnote and the institution of an author, not a house. A
+# street may be named after one: "1 University Road".
+_INSTITUTION = re.compile(
+    r"[0-9]{1,2}[A-Za-z]?,?[ ](?:[^\W\d_][\w'’&.-]{0,40}+,?[ ]){0,5}?(?:University|Universities|Department"
+    r"|Dept|Institute|Faculty|Laboratory|Laboratories|Hospital|School|College|Academy|Centre|Center|Division|Unit|Group)(?!\w)"
+    rf"(?!(?:[ ][{_UP}][\w'’-]{{0,30}}+){{0,2}}?[ ](?:{_SHORT_TYPES}|{_TYPES})(?!\w))"
+)
+
+
 def _british(text: str, start: int) -> Iterator[PiiSpan]:
     code = GB_CODE.search(text, start, start + _LONGEST)
+    if _INSTITUTION.match(text, start):
+        return
     if code and (match := GB.fullmatch(text, start, code.end())):
         flat = GB_FLAT_BEFORE.search(text, max(0, start - _LOOK_BACK), start)
         yield PiiSpan("address", flat.start() if flat else start, match.end(), Evidence.PATTERN)

@@ -9,17 +9,27 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tasks.filters.recognisers import email_address, numbers, phone, postal_address
-from tasks.filters.recognisers.folding import GAPS, Candidates, find_candidates, fold
+from tasks.filters.recognisers import (
+    email_address,
+    national_id,
+    numbers,
+    phone,
+    postal_address,
+    postcode_address,
+    street_address,
+)
+from tasks.filters.recognisers.folding import GAPS, MIXED, Candidates, find_candidates, fold
+from tasks.filters.recognisers.regions import COUNTRIES
 from tasks.filters.recognisers.span import PiiSpan, resolve
 
-KINDS = ("email", "phone", "ip", "ssn", "card", "iban", "address")
-# Tried at candidate positions, in this order: the beginning of an IBAN or an IPv6 address (consuming only its first
-# digit), an IPv4 address, a run of at least seven digits with the usual separators, an IPv4 address before too few
-# digits for a run.
+KINDS = ("email", "phone", "ip", "ssn", "card", "iban", "national_id", "address")
+# Tried at candidate positions, in this order: a national number with letters, the beginning of an IBAN or an IPv6
+# address (consuming only the first digit of the three), an IPv4 address, a run of at least seven digits with the usual
+# separators, an IPv4 address before too few digits for a run.
 _NUMBERS = re.compile(
     r"[0-9](?:"
-    r"(?P<iban>(?<=[A-Za-z][A-Za-z][0-9])(?=[0-9][ ./_\n-]{0,2}[A-Za-z0-9]{4}))"
+    rf"(?P<mixed>{MIXED})"
+    r"|(?P<iban>(?<=[A-Za-z][A-Za-z][0-9])(?=[0-9][ ./_\n-]{0,2}[A-Za-z0-9]{4}))"
     r"|(?P<ipv6>(?<=[23])(?=[0-9A-Fa-f]{3}:[0-9A-Fa-f]{0,4}:))"
     r"|(?P<ipv4>[0-9]{0,2}(?:\.[0-9]{1,3}){3}(?![0-9]|[ .()/-]{1,2}[0-9]))"
     rf"|(?P<run>(?:{GAPS}[0-9]){{6,}}+)"
@@ -27,13 +37,21 @@ _NUMBERS = re.compile(
     r")"
 )
 
-_NUMBER_KINDS = frozenset(("phone", "ip", "ssn", "card", "iban"))
+_NUMBER_KINDS = frozenset(("phone", "ip", "ssn", "card", "iban", "national_id"))
 _BEYOND = 9
 """Number of characters after a run that its recognisers may examine, to exclude numbers that continue."""
 
 
+_MIXED_LONGEST = 24
+"""The same after the first digit of a national number with letters."""
+
+
 def find(
-    text: str, kinds: Sequence[str] = KINDS, countries: Sequence[str] = phone.COUNTRIES, dots: bool | None = None
+    text: str,
+    kinds: Sequence[str] = KINDS,
+    countries: Sequence[str] = COUNTRIES,
+    dots: bool | None = None,
+    hints: Sequence[str] = (),
 ) -> list[PiiSpan]:
     """Returns the personal data in `text`, in text order and without overlap.
 
@@ -42,32 +60,41 @@ def find(
         kinds: which of KINDS to search for.
         countries: ISO 3166 codes of the countries whose national telephone numbers and addresses are searched for.
         dots: whether `folding.DOT` occurs in the text, ignoring case, if the caller knows; None: not known.
+        hints: those of countries that the document is likely to be from (`regions.region_of_url`).
 
     >>> [span[:3] for span in find("Ann, ann@example.org, +1 415-555-0123")]
     [('email', 5, 20), ('phone', 22, 37)]
     """
-    matches = list(all_matches(text, kinds, countries, dots))
+    matches = list(all_matches(text, kinds, countries, dots, hints))
     return resolve(matches, text) if len(matches) > 1 else matches
 
 
 def all_matches(
-    text: str, kinds: Sequence[str] = KINDS, countries: Sequence[str] = phone.COUNTRIES, dots: bool | None = None
+    text: str,
+    kinds: Sequence[str] = KINDS,
+    countries: Sequence[str] = COUNTRIES,
+    dots: bool | None = None,
+    hints: Sequence[str] = (),
 ) -> Iterator[PiiSpan]:
     """Yields the matches of all recognisers, unordered; they may overlap."""
     text = text.replace("\r\n", " \n")  # does not change positions
     candidates = find_candidates(text)
-    yield from _matches(text, candidates, kinds, countries)
+    yield from _matches(text, candidates, kinds, countries, hints)
     if folded := fold(text, candidates, dots):
-        yield from map(folded.back, _matches(folded.text, folded.candidates, kinds, countries))
+        yield from map(folded.back, _matches(folded.text, folded.candidates, kinds, countries, hints))
 
 
-def _matches(text: str, candidates: Candidates, kinds: Sequence[str], countries: Sequence[str]) -> Iterator[PiiSpan]:
+def _matches(
+    text: str, candidates: Candidates, kinds: Sequence[str], countries: Sequence[str], hints: Sequence[str]
+) -> Iterator[PiiSpan]:
     if "email" in kinds and "@" in text:
         yield from _emails(text)
     if not _NUMBER_KINDS.isdisjoint(kinds):
-        yield from _numbers(text, candidates.digits, kinds, countries)
+        yield from _numbers(text, candidates.digits, kinds, countries, hints)
     if "address" in kinds:
         yield from postal_address.find_addresses(text, candidates.digits, countries)
+        yield from postcode_address.find_by_postcode(text, candidates.digits, countries)
+        yield from street_address.find_by_street(text, countries)
 
 
 def _emails(text: str) -> Iterator[PiiSpan]:
@@ -75,20 +102,27 @@ def _emails(text: str) -> Iterator[PiiSpan]:
         yield from email_address.find_email(text, mark.start())
 
 
-def _numbers(text: str, starts: Sequence[int], kinds: Sequence[str], countries: Sequence[str]) -> Iterator[PiiSpan]:
+def _numbers(
+    text: str, starts: Sequence[int], kinds: Sequence[str], countries: Sequence[str], hints: Sequence[str]
+) -> Iterator[PiiSpan]:
     for match in _number_matches(text, starts):
-        start = match.start()
-        if match.lastgroup == "iban":
-            if "iban" in kinds:
+        start, form = match.start(), match.lastgroup
+        if form == "run":
+            yield from _run(text, start, match.end(), kinds, countries, hints)
+        elif form in ("ipv4", "short") and "ip" in kinds:
+            yield from numbers.find_ipv4(text, start, match.end())
+        elif form == "ipv6" and "ip" in kinds:
+            yield from numbers.find_ipv6(text, start)
+        elif form in ("iban", "mixed"):
+            if form == "iban" and "iban" in kinds:
                 yield from numbers.find_iban(text, start - 2)
-        elif match.lastgroup == "ipv6":
-            if "ip" in kinds:
-                yield from numbers.find_ipv6(text, start)
-        elif match.lastgroup in ("ipv4", "short"):
-            if "ip" in kinds:
-                yield from numbers.find_ipv4(text, start, match.end())
-        else:
-            yield from _run(text, start, match.end(), kinds, countries)
+            yield from _mixed(text, start, form, kinds, countries)
+
+
+def _mixed(text: str, start: int, form: str, kinds: Sequence[str], countries: Sequence[str]) -> Iterator[PiiSpan]:
+    """Yields the national number with letters whose first digit is at `start`."""
+    if "national_id" in kinds and (form == "mixed" or text[start - 2 : start].isupper()):
+        yield from national_id.find_ids(text, start, start + _MIXED_LONGEST, countries)
 
 
 def _number_matches(text: str, starts: Sequence[int]) -> Iterator[re.Match[str]]:
@@ -100,19 +134,23 @@ def _number_matches(text: str, starts: Sequence[int]) -> Iterator[re.Match[str]]
             at = end = match.end()  # after the first digit of an IBAN, the other digits may be a run
 
 
-def _run(text: str, start: int, end: int, kinds: Sequence[str], countries: Sequence[str]) -> Iterator[PiiSpan]:
+def _run(
+    text: str, start: int, end: int, kinds: Sequence[str], countries: Sequence[str], hints: Sequence[str]
+) -> Iterator[PiiSpan]:
     end += _BEYOND
     if "card" in kinds:
         yield from numbers.find_cards(text, start, end)
     if "ssn" in kinds:
         yield from numbers.find_ssns(text, start, end)
+    if "national_id" in kinds:
+        yield from national_id.find_ids(text, start, end, countries)
     if "ip" in kinds and text.count(".", start, end) >= 3:
         yield from numbers.find_ipv4(text, start, end)
     if "phone" in kinds:
         first = start
         while first > max(0, start - 3) and text[first - 1] in "+( ":
             first -= 1
-        yield from phone.find_phones(text, first, end, countries)
+        yield from phone.find_phones(text, first, end, countries, hints)
 
 
 def without_personal_data(text: str) -> str:

@@ -10,6 +10,10 @@ from typing import NamedTuple
 BEFORE = 48
 """Number of characters before a number in which its label is searched: a short phrase, or the line above in a table."""
 
+DENSE = 24
+"""The same where a word takes one or two characters: in Chinese, Japanese and Korean."""
+
+_DENSE = re.compile("[\u3041-\u30ff\u3400-\u9fff\uac00-\ud7a3]")
 _AFTER = 16
 GOODS = (
     r"isbn|issn|ean\b|gtin|upc\b|asin\b|sku\b|part\b|parts\b|model|modell|serial|s/n|item n|product (?:code|id|n)"
@@ -111,26 +115,49 @@ class Labels:
     Args:
         yes: labels of the kind: words or beginnings of words in lower case, as regular expressions without groups.
         no: labels of other numbers, likewise.
+        joined: further labels of the kind, which may follow other letters: of scripts without spaces or with prefixes.
+        joined_no: the same of other numbers.
     """
 
-    def __init__(self, yes: str, no: str) -> None:
+    def __init__(self, yes: str, no: str, joined: str = "", joined_no: str = "") -> None:
         self._label = re.compile(rf"(?<![^\W\d_])(?:(?P<yes>{yes})|(?P<no>{no}))")
+        self._native = self._label
+        if joined:
+            first = f"(?=[{_first_letters(f'{joined}|{joined_no}')}])"
+            self._native = re.compile(
+                f"{first}(?:(?P<joined>{joined})|(?P<joined_no>{joined_no or '(?!)'}))|{self._label.pattern}"
+            )
 
     def of(self, text: str, start: int, end: int) -> bool | None:
         """Returns whether the nearest label of text[start:end] is one of `yes`; None if there is no label."""
-        first = _window(text, start)
+        first = window_start(text, start)
         before = max(0, first - 1)  # shows whether the window begins inside a word
         # The text is lower-cased, because an expression that ignores case takes ten times as long.
-        labels = [*self._label.finditer(text[before:start].lower(), first - before)]
+        window = text[before:start]
+        label_form = self._label if window.isascii() else self._native  # labels in ASCII are found by both
+        labels = [*label_form.finditer(window.lower(), first - before)]
         label = labels[-1] if labels else None
         if label is None and text[end : end + 2].lstrip()[:1] == "(":
             label = self._label.match(text[end : end + _AFTER].lower().lstrip()[1:])
-        return None if label is None else label.lastgroup == "yes"
+        return None if label is None else label.lastgroup in ("yes", "joined")
 
 
-def _window(text: str, start: int) -> int:
+def _first_letters(labels: str) -> str:
+    """Returns the letters with which labels may begin, for a class of characters.
+
+    `re` tries all alternatives at every character; most characters are excluded by such a class. Alternatives that
+    begin with a group count with all their letters.
+    """
+    parts = labels.split("|")
+    letters = {letter for part in parts for letter in (part if part[:1] in "([" else part[:1])}
+    return "".join(sorted(letter for letter in letters if letter.isalpha()))
+
+
+def window_start(text: str, start: int) -> int:
     """Returns the start of the text that is searched for a label: its line or, for a bare number, the line above."""
     first = max(0, start - BEFORE)
+    if not (near := text[first:start]).isascii() and _DENSE.search(near):
+        first = max(0, start - DENSE)
     line = text.rfind("\n", first, start) + 1
     if not line:
         return first
