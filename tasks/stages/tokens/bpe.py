@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from tasks.core.artifact import Artifact, ArtifactFolder
 from tasks.core.digest import sha256_of
@@ -35,7 +35,8 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.documents.text import hashes64, words
 from tasks.formats.hooks import Hooks
 from tasks.formats.tokens.labels import label
-from tasks.stages.tokens import TokenizerConfig, token_import
+from tasks.formats.tokens.pieces import expression
+from tasks.stages.tokens import TokenizerConfig, token_import, unigram
 from tasks.stages.tokens.encoder import ReferenceEncoder, open_reference
 from tasks.trainer.interchange.chat_template import FILE as CHAT_TEMPLATE
 
@@ -221,10 +222,16 @@ def id_hashes(doc_ids: Iterable[str], purpose: str) -> NDArray[np.uint64]:
 
 
 def train(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
-    """Trains the merges; the end-of-text token has id 0, followed by the 256 bytes."""
+    """Trains a tokenizer; the end-of-text token has id 0, followed by the 256 bytes.
+
+    Raises:
+        InputError: see `unigram.train`.
+    """
     _one_thread()
+    if config.algorithm == "unigram":
+        return unigram.train(texts, config)
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = byte_level_split(config)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=config.vocab_size,
@@ -235,6 +242,14 @@ def train(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     )
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
+
+
+def byte_level_split(config: TokenizerConfig) -> pre_tokenizers.PreTokenizer:
+    """Returns the pre-tokenizer of the settings, which writes pieces in the byte-level alphabet."""
+    if config.split == "gpt2":
+        return pre_tokenizers.ByteLevel(add_prefix_space=False)
+    split = pre_tokenizers.Split(Regex(expression(config.split, config.digits)), "isolated")
+    return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
 def _fertility(tokenizer: Tokenizer, sample: list[SampledDocument]) -> dict[str, Any]:

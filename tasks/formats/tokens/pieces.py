@@ -1,0 +1,72 @@
+r"""Pieces: the parts into which a text is split before a tokenizer merges or chooses tokens, which never cross them.
+
+Reads and writes nothing. A split is a regular expression of Oniguruma, as `tokenizers` takes it; its matches are the
+pieces, and together they are the whole text. The shapes are published:
+
+- `gpt2`: Radford et al. 2019, "Language models are unsupervised multitask learners": a word, a run of digits or a run
+  of signs, each with the space before it. A combining mark is neither letter nor digit, so a word of Hindi or Thai is
+  split at each vowel sign.
+- `llama3`: the shape of cl100k of OpenAI, with which Llama 3 was trained (Grattafiori et al. 2024, arXiv 2407.21783):
+  a word may begin with any one sign or space, line ends are pieces, digits stand alone. Marks are letters, as in
+  Qwen 3.5.
+- `o200k`: the shape of OpenAI's later encoding, as tiktoken publishes it: words also end before a capital after a small
+  letter, and contractions stay with the word.
+
+Digits from the right follow Singh and Strouse 2024 (arXiv 2402.14903): 1234567 as 1 234 567.
+
+Time is linear in the length of the text, whatever it is: each lookahead and each way back is bounded or meets every
+character a fixed number of times.
+"""
+
+from typing import Literal
+
+Split = Literal["gpt2", "llama3", "o200k"]
+Digits = Literal["single", "left", "right"]
+
+GPT2_EXPRESSION = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+"""The expression of `gpt2`, which the pre-tokenizer `ByteLevel` of `tokenizers` has built in."""
+
+_FAR = 16
+"""Groups of three digits that the rule for digits from the right looks ahead: the last 51 digits of a run are grouped
+from the right. Without a limit a run of n digits would take n**2 steps."""
+
+_DIGITS: dict[Digits, str] = {
+    "single": r"\p{N}",
+    "left": r"\p{N}{1,3}",
+    "right": rf"\p{{N}}{{1,3}}(?=(?:\p{{N}}{{3}}){{0,{_FAR}}}(?!\p{{N}}))|\p{{N}}{{3}}",
+}
+_CONTRACTION = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_BEFORE = r"[^\r\n\p{L}\p{N}]?"
+"""One space or sign before a word."""
+_BLANKS = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+"""Blank space: up to a line end, up to the space that belongs to the next word, or that space alone."""
+_CAPITAL, _SMALL = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+"""Letters that can be in front, or at the end, of a word; those without case, and marks, can be both."""
+
+
+def expression(split: Literal["llama3", "o200k"], digits: Digits) -> str:
+    """Returns the regular expression of a split whose marks are letters."""
+    if split == "llama3":
+        return words_expression(_DIGITS[digits], marks=True)
+    words = rf"{_BEFORE}{_CAPITAL}*{_SMALL}+{_CONTRACTION}?|{_BEFORE}{_CAPITAL}+{_SMALL}*{_CONTRACTION}?"
+    return rf"{words}|{_DIGITS[digits]}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_BLANKS}"
+
+
+def words_expression(digits: str, marks: bool) -> str:
+    """Returns the regular expression of the shape `llama3`.
+
+    Args:
+        digits: expression of a piece of digits.
+        marks: whether combining marks are letters; in Llama 3 and Qwen 2 they are signs.
+    """
+    letters, no_signs = (r"[\p{L}\p{M}]", r"\s\p{L}\p{M}\p{N}") if marks else (r"\p{L}", r"\s\p{L}\p{N}")
+    return rf"{_CONTRACTION}|{_BEFORE}{letters}+|{digits}| ?[^{no_signs}]+[\r\n]*|{_BLANKS}"
+
+
+IN_LLAMA_CPP = {
+    words_expression(_DIGITS["single"], marks=False): "qwen2",
+    words_expression(_DIGITS["left"], marks=False): "llama-bpe",
+    words_expression(_DIGITS["single"], marks=True): "qwen35",
+}
+"""Expressions with their names in llama.cpp, which splits by them in the same way. It also knows the shape `o200k`
+("gpt-4o"), but approximates it: capitals are A to Z, and marks are signs."""
