@@ -19,6 +19,7 @@ import time
 import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -113,7 +114,7 @@ def rank_correlation(values: Iterable[float], others: Iterable[float]) -> float:
     ranks = [[sorted(series).index(value) for value in series] for series in (list(values), list(others))]
     count = len(ranks[0])
     squares = sum((one - other) ** 2 for one, other in zip(*ranks, strict=True))
-    return round(1 - 6 * squares / (count * (count * count - 1)), 3)
+    return float(round(1 - 6 * squares / (count * (count * count - 1)), 3))
 
 
 def speeds(made: Mapping[str, str], texts: list[str], rounds: int) -> dict[str, Any]:
@@ -126,7 +127,7 @@ def speeds(made: Mapping[str, str], texts: list[str], rounds: int) -> dict[str, 
         if verified.is_fast:
             encoders["gigatoken"] = verified
         for kind, encoder in encoders.items():
-            runs[f"{name}: {kind}"] = lambda encoder=encoder: spent(lambda: encoder.encode(batch))
+            runs[f"{name}: {kind}"] = partial(spent, partial(encoder.encode, batch))
     return {name: round(megabytes / seconds, 2) for name, seconds in least(runs, rounds).items()}
 
 

@@ -2,8 +2,8 @@
 
 Reads texts; returns a tokenizer in the format of `tokenizers`. The vocabulary is that of SentencePiece's trainer
 (Kudo 2018, arXiv 1804.10959): seeds by a suffix array, probabilities by expectation maximization, pruning by the loss
-of likelihood. The trainer of `tokenizers` sums in the order of a hash table, so every run gives other bytes of the file,
-and it takes two to three times as long.
+of likelihood. The trainer of `tokenizers` sums in the order of a hash table, so that every run gives other bytes, and
+takes two to three times as long.
 
 The trainer gets the pieces of `tasks.formats.tokens.pieces` with their counts, so no token crosses a piece, and its own
 rules for spaces, scripts and digits are off, and so is its normalization. Decoding is exact: a space is a space in the

@@ -14,7 +14,8 @@ import pytest
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.stages.tokens import TokenizerConfig
-from tasks.stages.tokens.bpe import FERTILITY, TOKENIZER, draw, load, train
+from tasks.stages.tokens.bpe import TOKENIZER, draw, load, train
+from tasks.stages.tokens.fertility import FERTILITY
 from tests.corpora import documents_in, kept_document, tokens_in
 
 EOS = "<|endoftext|>"
