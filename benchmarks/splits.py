@@ -1,19 +1,26 @@
 """Splits of the tokenizer by language: pieces per word, tokens per word, and time.
 
     python -m benchmarks.splits --data FOLDER --packages FOLDER [--vocab 32000] [--rounds 2]
+    python -m benchmarks.splits --data FOLDER --packages FOLDER --steps 400
 
-`--data` has `langid/udhr_sentences.jsonl.zst`, the Universal Declaration of Human Rights by language. `--packages` has
+`--data` has `langid/udhr_sentences.jsonl.zst`, the Universal Declaration of Human Rights by language, and
+`text_domains/*.jsonl.zst`, texts in English by kind. `--packages` has
 Debian packages `libreoffice-l10n-*`, unpacked by `dpkg -x PACKAGE.deb FOLDER`: the messages of one program in many
 languages, so that all say the same. Words are those of `tasks.formats.documents.words`.
 
 `pieces_per_word` is that of the declaration, before any merge. Then a vocabulary is trained for each split on messages
 of all languages, half of them; on a tenth of the others it measures tokens per word, bytes per token, and `cost`: the
 tokens of a language in relation to the median language for the same messages. `warns` compares what can be measured
-without parallel texts with that cost: the rank correlation over languages. Times are CPU seconds of one thread, taken
-in turn. Writes `splits.json`.
+without parallel texts with that cost: the rank correlation over languages. `domains` has the bytes per token of the
+texts in English, for a vocabulary trained on a quarter of each kind. Times are CPU seconds of one thread, taken in
+turn. Writes `splits.json`.
+
+With `--steps`, small models (2 layers of width 128, 8,000 entries) are trained on twelve languages instead, with as
+many tokens for each split, and their bits per byte are measured by language. Writes `splits_models.json`.
 """
 
 import gettext
+import math
 import random
 import time
 import unicodedata
@@ -24,10 +31,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from benchmarks.harness import json_lines, keep, least, parser, spent
+from benchmarks.harness import json_lines, keep, least, parser, spent, texts_of
 from tasks.formats.documents.text import hash64
 from tasks.formats.documents.words import has_unspaced, words
 from tasks.stages.tokens import TokenizerConfig
@@ -44,6 +52,7 @@ SETTINGS: dict[str, dict[str, str]] = {
 }
 UNIGRAM = {"unigram, llama3": {"split": "llama3", "algorithm": "unigram"}}
 LEAST_WORDS = 300
+MODELLED = ("de", "ru", "ar", "hi", "bn", "ta", "th", "km", "ko", "ja", "zh_CN", "fi")
 Texts = dict[str, list[str]]
 
 
@@ -109,6 +118,58 @@ def fertility(tokenizer: Tokenizer, measured: Mapping[str, Mapping[str, str]]) -
     return {language: {**row, "cost": round(row["tokens"] / middle, 3)} for language, row in rows.items()}
 
 
+def domains(folder: Path) -> dict[str, dict[str, float]]:
+    """Returns the bytes per token of each kind of text in English by setting, with 16,000 entries."""
+    kinds = {path.name.partition(".")[0]: texts_of(path) for path in sorted(folder.glob("*.jsonl.zst"))}
+    to_train = [text[:20_000] for texts in kinds.values() for text in texts[::4]]
+    found: dict[str, dict[str, float]] = {}
+    for name, settings in SETTINGS.items():
+        made = train(to_train, TokenizerConfig.model_validate({"vocab_size": 16_000, **settings}))
+        found[name] = {}
+        for kind, texts in kinds.items():
+            others = [text[:20_000] for text in texts[1::4]]
+            tokens = sum(len(one.ids) for one in made.encode_batch_fast(others, add_special_tokens=False))
+            found[name][kind] = round(sum(len(text.encode()) for text in others) / tokens, 3)
+    return found
+
+
+def bits_per_byte(name: str, by_language: Mapping[str, Mapping[str, str]], steps: int) -> dict[str, float]:
+    """Returns the bits per byte by language of a model trained on `steps` batches of 8 sequences of 256 tokens."""
+    import torch
+
+    from tasks.trainer.config import ModelConfig
+    from tasks.trainer.model.transformer import build
+
+    to_train, measured = divided({language: by_language[language] for language in MODELLED})
+    config = TokenizerConfig.model_validate({"vocab_size": 8_000, **SETTINGS[name]})
+    encoder = open_reference(train(to_train, config).to_str())
+    stream = np.concatenate([[0, *one] for one in encoder.encode(pa.array(to_train)).to_pylist()])
+    model = build(ModelConfig(layers=2, dim=128, heads=4, tie_embeddings=True), 8_000, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, steps, pct_start=0.1)
+    draw = np.random.default_rng(0)
+
+    def loss(rows: Any) -> torch.Tensor:
+        x = torch.from_numpy(np.stack(rows)).long()
+        return model.loss(x[:, :-1], torch.zeros_like(x[:, :-1]), x[:, 1:])
+
+    for _ in range(steps):
+        begins = draw.integers(0, len(stream) - 257, 8)
+        optimizer.zero_grad()
+        (loss([stream[begin : begin + 257] for begin in begins]) / (8 * 256)).backward()
+        optimizer.step()
+        schedule.step()
+    found = {}
+    for language, texts in measured.items():
+        chosen = list(texts.values())[:400]
+        tokens = np.concatenate([[0, *one] for one in encoder.encode(pa.array(chosen)).to_pylist()])
+        rows = [tokens[at : at + 257] for at in range(0, len(tokens), 256)]
+        with torch.no_grad():
+            nats = sum(float(loss([row])) for row in rows if len(row) > 1)
+        found[language] = round(nats / math.log(2) / sum(len(text.encode()) for text in chosen), 4)
+    return found
+
+
 def rank_correlation(values: Iterable[float], others: Iterable[float]) -> float:
     """Returns Spearman's rank correlation of two series without regard to ties."""
     ranks = [[sorted(series).index(value) for value in series] for series in (list(values), list(others))]
@@ -137,10 +198,15 @@ def main() -> None:
     options.add_argument("--packages", type=Path, required=True)
     options.add_argument("--vocab", type=int, default=32_000)
     options.add_argument("--rounds", type=int, default=2)
+    options.add_argument("--steps", type=int, default=0)
     options.add_argument("--without-unigram", action="store_true")
     given = options.parse_args()
-    declaration = udhr(given.data / "langid" / "udhr_sentences.jsonl.zst")
     by_language = messages(given.packages)
+    if given.steps:
+        found = {name: bits_per_byte(name, by_language, given.steps) for name in ("gpt2", "llama3", "o200k")}
+        keep("splits_models", {"steps": given.steps, "bits_per_byte": found})
+        return
+    declaration = udhr(given.data / "langid" / "udhr_sentences.jsonl.zst")
     to_train, measured = divided(by_language)
     trained, made, seconds, table = {}, {}, {}, {}
     for name, settings in (SETTINGS | ({} if given.without_unigram else UNIGRAM)).items():
@@ -171,6 +237,7 @@ def main() -> None:
                 measure: rank_correlation([row[measure] for row in default], [row["cost"] for row in default])
                 for measure in ("tokens_per_word", "bytes_per_token")
             },
+            "domains": domains(given.data / "text_domains"),
             "pieces_per_word": before,
             "fertility": table,
         },
