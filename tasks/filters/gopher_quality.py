@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 class GopherQualityMeasures(Annotator):
     """Measurements of Gopher's quality rules; words include punctuation marks (`tasks.filters.counting.words`)."""
 
-    version: ClassVar[int] = 2
+    segmented: ClassVar[bool] = True
+    version: ClassVar[int] = 3
 
     reads: ClassVar[tuple[str, ...]] = ("language",)
 
