@@ -156,7 +156,7 @@ def bits_per_byte(name: str, by_language: Mapping[str, Mapping[str, str]], steps
     for _ in range(steps):
         begins = draw.integers(0, len(stream) - 257, 8)
         optimizer.zero_grad()
-        (loss([stream[begin : begin + 257] for begin in begins]) / (8 * 256)).backward()
+        (loss([stream[begin : begin + 257] for begin in begins]) / (8 * 256)).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         schedule.step()
     found = {}
@@ -203,7 +203,10 @@ def main() -> None:
     given = options.parse_args()
     by_language = messages(given.packages)
     if given.steps:
-        found = {name: bits_per_byte(name, by_language, given.steps) for name in ("gpt2", "llama3", "o200k")}
+        found = {}
+        for name in ("llama3", "gpt2", "o200k"):
+            found[name] = bits_per_byte(name, by_language, given.steps)
+            print(name, found[name], flush=True)
         keep("splits_models", {"steps": given.steps, "bits_per_byte": found})
         return
     declaration = udhr(given.data / "langid" / "udhr_sentences.jsonl.zst")

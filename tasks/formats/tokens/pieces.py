@@ -18,8 +18,8 @@ The joiners U+200C and U+200D are neither letters nor marks: in Persian, Sinhala
 piece from a joiner on. As letters they would save these languages 7 to 15 % of the pieces, but neither gigatoken nor
 llama.cpp has such a split.
 
-Time is linear in the length of the text, whatever it is: each lookahead and each way back is bounded or meets every
-character a fixed number of times.
+Time is linear in the length of the text, whatever it is: quantifiers are possessive where the published form would go
+back over a run, and the one lookahead is bounded.
 """
 
 from typing import Literal
@@ -42,35 +42,50 @@ _DIGITS: dict[Digits, str] = {
 _CONTRACTION = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _BEFORE = r"[^\r\n\p{L}\p{N}]?"
 """One space or sign before a word."""
-_BLANKS = r"\s*[\r\n]+|\s+(?!\S)|\s+"
-"""Blank space: up to a line end, up to the space that belongs to the next word, or that space alone."""
-_CAPITAL, _SMALL = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-"""Letters that can be in front, or at the end, of a word; those without case, and marks, can be both."""
+_BLANKS = r"(?:[^\S\r\n]*+[\r\n]++)++|\s+(?!\S)|\s+"
+"""Blank space: up to the last line end, up to the space that belongs to the next word, or that space alone."""
+_CAPITAL, _SMALL = r"\p{Lu}\p{Lt}", r"\p{Ll}"
+_EITHER = r"\p{Lm}\p{Lo}\p{M}"
+"""Letters without case, and marks, which can be both in front and at the end of a word."""
 
 
 def expression(split: Literal["llama3", "o200k"], digits: Digits) -> str:
     """Returns the regular expression of a split whose marks are letters."""
     if split == "llama3":
-        return words_expression(_DIGITS[digits], marks=True)
-    words = rf"{_BEFORE}{_CAPITAL}*{_SMALL}+{_CONTRACTION}?|{_BEFORE}{_CAPITAL}+{_SMALL}*{_CONTRACTION}?"
-    return rf"{words}|{_DIGITS[digits]}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_BLANKS}"
+        return _like_llama3(_DIGITS[digits], marks=True, blanks=_BLANKS)
+    # Capitals and then small letters; else all up to the last letter without case; else capitals.
+    ending = rf"[{_CAPITAL}{_EITHER}]*+{_SMALL}[{_SMALL}{_EITHER}]*+|(?:[{_CAPITAL}]*+[{_EITHER}]++)++"
+    words = rf"{_BEFORE}(?:{ending}){_CONTRACTION}?|{_BEFORE}[{_CAPITAL}]++{_CONTRACTION}?"
+    return _like_o200k(words, _DIGITS[digits], _BLANKS)
 
 
-def words_expression(digits: str, marks: bool) -> str:
-    """Returns the regular expression of the shape `llama3`.
-
-    Args:
-        digits: expression of a piece of digits.
-        marks: whether combining marks are letters; in Llama 3 and Qwen 2 they are signs.
-    """
+def _like_llama3(digits: str, marks: bool, blanks: str) -> str:
     letters, no_signs = (r"[\p{L}\p{M}]", r"\s\p{L}\p{M}\p{N}") if marks else (r"\p{L}", r"\s\p{L}\p{N}")
-    return rf"{_CONTRACTION}|{_BEFORE}{letters}+|{digits}| ?[^{no_signs}]+[\r\n]*|{_BLANKS}"
+    return rf"{_CONTRACTION}|{_BEFORE}{letters}+|{digits}| ?[^{no_signs}]+[\r\n]*|{blanks}"
 
+
+def _like_o200k(words: str, digits: str, blanks: str) -> str:
+    return rf"{words}|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{blanks}"
+
+
+_PUBLISHED_BLANKS = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_FRONT, _END = rf"[{_CAPITAL}{_EITHER}]", rf"[{_SMALL}{_EITHER}]"
+_QWEN35 = _like_llama3(_DIGITS["single"], True, _PUBLISHED_BLANKS)
+PUBLISHED = {
+    expression("llama3", "single"): _QWEN35,
+    expression("o200k", "left"): _like_o200k(
+        rf"{_BEFORE}{_FRONT}*{_END}+{_CONTRACTION}?|{_BEFORE}{_FRONT}+{_END}*{_CONTRACTION}?",
+        _DIGITS["left"],
+        _PUBLISHED_BLANKS,
+    ),
+}
+"""The published form of an expression, by which gigatoken knows the split. It has the same pieces, but goes back over a
+run of spaces or of capitals from its end: Oniguruma gives up, and `tokenizers` ends the process, on runs of 10 M."""
 
 IN_LLAMA_CPP = {
-    words_expression(_DIGITS["single"], marks=False): "qwen2",
-    words_expression(_DIGITS["left"], marks=False): "llama-bpe",
-    words_expression(_DIGITS["single"], marks=True): "qwen35",
+    _like_llama3(_DIGITS["single"], False, _PUBLISHED_BLANKS): "qwen2",
+    _like_llama3(_DIGITS["left"], False, _PUBLISHED_BLANKS): "llama-bpe",
+    **dict.fromkeys((expression("llama3", "single"), _QWEN35), "qwen35"),
 }
 """Expressions with their names in llama.cpp, which splits by them in the same way. It also knows the shape `o200k`
 ("gpt-4o"), but approximates it: capitals are A to Z, and marks are signs."""

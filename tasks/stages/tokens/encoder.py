@@ -12,6 +12,7 @@ Special tokens are not parsed from text: "<|endoftext|>" in a page is encoded as
 """
 
 import importlib
+import json
 import logging
 import os
 import re
@@ -23,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
+from tasks.formats.tokens.pieces import PUBLISHED
 from tasks.formats.tokens.shard import list_array
 
 log = logging.getLogger("sluice.tokens")
@@ -80,7 +82,7 @@ class GigatokenEncoder:
     """
 
     def __init__(self, tokenizer_json: str, reference: ReferenceEncoder) -> None:
-        self._json = tokenizer_json
+        self._json = _with_published_split(tokenizer_json)
         self._module = importlib.import_module("gigatoken")
         self._awkward = importlib.import_module("awkward")  # which gigatoken requires
         self._renew()
@@ -120,6 +122,16 @@ class GigatokenEncoder:
         )
         index = awkward.index.Index64(offsets)
         return awkward.Array(awkward.contents.ListOffsetArray(index, content, parameters={"__array__": "string"}))
+
+
+def _with_published_split(tokenizer_json: str) -> str:
+    """Returns a tokenizer with the form of its split that gigatoken knows, if there is one; the pieces are the same."""
+    content = json.loads(tokenizer_json)
+    for step in (content.get("pre_tokenizer") or {}).get("pretokenizers", []):
+        pattern = step.get("pattern", {})
+        if pattern.get("Regex") in PUBLISHED:
+            pattern["Regex"] = PUBLISHED[pattern["Regex"]]
+    return json.dumps(content)
 
 
 class VerifiedEncoder:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from tasks.formats.documents.words import has_unspaced
-from tasks.formats.tokens.pieces import GPT2_EXPRESSION, expression
+from tasks.formats.tokens.pieces import GPT2_EXPRESSION, PUBLISHED, expression
 
 EXPRESSIONS = {
     "gpt2": GPT2_EXPRESSION,
@@ -80,6 +80,23 @@ def test_hostile_text_takes_linear_time(name: str) -> None:
         begin = time.process_time()
         tokenizer.encode_batch_fast([unit * 50_000], add_special_tokens=False)
         assert time.process_time() - begin < 4, unit
+
+
+@pytest.mark.parametrize(("name", "unit"), [("llama3, single", " "), ("o200k, left", "A")])
+def test_a_run_of_ten_million_characters_is_split(name: str, unit: str) -> None:
+    tokenizer = Tokenizer(models.BPE(unk_token="?", vocab={"?": 0}, merges=[], fuse_unk=True))
+    tokenizer.pre_tokenizer = SPLITS[name]
+    # Oniguruma ends after 10 M steps back.
+    assert tokenizer.encode_batch_fast([unit * 10_500_000], add_special_tokens=False)
+
+
+@given(ODD)
+def test_pieces_are_those_of_the_published_forms(text: str) -> None:
+    assert len(PUBLISHED) == 2
+    for ours, theirs in PUBLISHED.items():
+        splits = [pre_tokenizers.Split(Regex(regex), "isolated") for regex in (ours, theirs)]
+        found, expected = (split.pre_tokenize_str(text) for split in splits)
+        assert found == expected
 
 
 def test_words_of_every_spaced_script_have_few_pieces(shared_data: Path) -> None:

@@ -187,7 +187,9 @@ def test_gguf_refuses_unsupported_settings(made: Made, tmp_path: Path) -> None:
         write_gguf(folder, tmp_path / "a.gguf", "test")
     other = json.loads(text) | {"pre_tokenizer": {"type": "Whitespace"}}
     folder = exported(tmp_path / "b", model_of(True, 2, "none", 300), json.dumps(other))
-    with pytest.raises(InputError, match="the pre-tokenizer differs from those of GPT-2, Qwen 2, Qwen 3.5 and Llama 3"):
+    with pytest.raises(
+        InputError, match=r"the pre-tokenizer differs from those of GPT-2, Qwen 2, Qwen 3\.5 and Llama 3"
+    ):
         write_gguf(folder, tmp_path / "b.gguf", "test")
 
 
