@@ -5,8 +5,8 @@ Reads texts; returns a tokenizer in the format of `tokenizers`. The vocabulary i
 of likelihood. The trainer of `tokenizers` sums in the order of a hash table, so that every run gives other bytes, and
 takes two to three times as long.
 
-The trainer gets the pieces of `tasks.formats.tokens.pieces` with their counts, so no token crosses a piece, and its own
-rules for spaces, scripts and digits are off, and so is its normalization. Decoding is exact: a space is a space in the
+The trainer gets the pieces of `tasks.formats.tokens.pieces` with their counts, so no token crosses a piece; its own
+rules for scripts and digits, and its normalization, are off. Decoding is exact: a space is a space in the
 vocabulary, and a character that is not in it becomes the bytes of its UTF-8 form. Entries that no text may contain
 (end-of-text and the bytes) have a score below that of any way to write their characters.
 """
@@ -14,7 +14,7 @@ vocabulary, and a character that is not in it becomes the bytes of its UTF-8 for
 import importlib
 import io
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -78,7 +78,7 @@ def _pieces(counts: Counter[str], config: TokenizerConfig) -> Iterator[tuple[str
     required = {*map(chr, range(0x80)), *config.end_of_text}
     try:
         library.SentencePieceTrainer.train(
-            sentence_iterator=(f"{piece.translate(replaced)}\t{count}" for piece, count in read),
+            sentence_iterator=_lines(read, replaced),
             input_format="tsv",
             model_writer=model,
             model_type="unigram",
@@ -94,7 +94,6 @@ def _pieces(counts: Counter[str], config: TokenizerConfig) -> Iterator[tuple[str
             remove_extra_whitespaces=False,
             split_by_unicode_script=False,
             split_by_number=False,
-            split_by_whitespace=False,
             num_threads=1,
             unk_id=0,
             bos_id=-1,
@@ -111,6 +110,21 @@ def _pieces(counts: Counter[str], config: TokenizerConfig) -> Iterator[tuple[str
     back = str.maketrans(private)
     for number in range(257, trained.get_piece_size()):
         yield trained.id_to_piece(number).translate(back), round(trained.get_score(number), 6)
+
+
+def _lines(counts: Iterable[tuple[str, int]], replaced: Mapping[int, str]) -> Iterator[str]:
+    """Yields the lines that the trainer reads: a piece and its count.
+
+    A piece that occurs more than once is in two lines that share its count, one of them with a space at its end. Seeds
+    are strings that two different characters follow, and no line has anything after a piece: in one line, a whole word
+    could become an entry only as the beginning of another one, and texts in Vietnamese would take half as many tokens
+    again. The trainer cuts a line at a space before it counts, and pieces have stand-ins for theirs.
+    """
+    for piece, count in counts:
+        written = piece.translate(replaced)
+        yield f"{written}\t{count - count // 2}"
+        if count > 1:
+            yield f"{written} \t{count // 2}"
 
 
 def _is_read(piece: str) -> bool:
