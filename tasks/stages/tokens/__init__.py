@@ -5,22 +5,35 @@ documents + tokenizer -> encode -> shards/<source>-<split>-<part>-<piece>.arrow 
 shards -> pack -> plan/<source>.parquet                                           (document slices of each sequence)
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from tasks.core.config import Config, duplicates, require_absolute
 from tasks.core.stage_spec import Input, PreviousInput, StageSpec, Takedowns
 from tasks.formats.tokens.components import Alpha
 from tasks.formats.tokens.labels import BASE_COLUMNS, SOURCE, SourceName
 from tasks.formats.tokens.mixture import check_weights
+from tasks.formats.tokens.pieces import Digits, Split
+
+UNIGRAM_MIN = 512
+"""Least number of entries of a unigram vocabulary: 256 bytes, the ASCII characters, and room for pieces."""
 
 
 class TokenizerConfig(Config):
-    """Settings of the byte-level BPE tokenizer: training, or import of an existing one."""
+    """Settings of the tokenizer: training, or import of an existing one."""
 
     vocab_size: int = Field(default=4096, ge=257)
     """Entries of the vocabulary: 256 bytes, the end-of-text token, and merges. 128,000 is common for large models."""
+    algorithm: Literal["bpe", "unigram"] = "bpe"
+    """`bpe`: byte-level byte pair encoding. `unigram`: the most probable tokens of a text (Kudo 2018), trained by
+    SentencePiece (`pip install "sluice[unigram]"`), with bytes for characters outside the vocabulary."""
+    split: Split = "llama3"
+    """Pieces into which a text is split first, and which no token crosses: the shapes of `gpt2`, of `llama3` with
+    combining marks as letters, or of `o200k`, which also splits `camelCase` (see `tasks.formats.tokens.pieces`)."""
+    digits: Digits = "single"
+    """Pieces of a number: `single` digits, or groups of three from the `left` (123 456 7) or the `right` (1 234 567).
+    `gpt2` has runs of digits, whatever is set here."""
     sample_bytes: int = Field(default=32_000_000, ge=1)
     """UTF-8 bytes of training text, drawn from the kept documents by a hash of their id."""
     weights: dict[str, float] = {}
@@ -34,7 +47,7 @@ class TokenizerConfig(Config):
     """By column of `by`, the exponent of the sizes (UTF-8 bytes) of its values, as in `[train] alpha`: with
     `by = "language"`, `{ language = 0.3 }` raises small languages in the sample."""
     min_frequency: int = Field(default=2, ge=1)
-    """Minimum number of occurrences in the sample for a pair to be merged."""
+    """Minimum number of occurrences in the sample for a pair to be merged (`bpe`)."""
     seed: int = Field(default=0, ge=0)
     """Seed of the sample."""
     file: str = ""
@@ -55,6 +68,14 @@ class TokenizerConfig(Config):
         if weights:
             check_weights(weights)
         return weights
+
+    @model_validator(mode="after")
+    def _fitting(self) -> Self:
+        if self.split == "gpt2" and self.digits != "single":
+            raise ValueError(f'digits = "{self.digits}": split = "gpt2" has runs of digits; choose another split')
+        if self.algorithm == "unigram" and self.vocab_size < UNIGRAM_MIN:
+            raise ValueError(f"vocab_size: a unigram vocabulary has at least {UNIGRAM_MIN} entries")
+        return self
 
 
 class TokenFiles(Config):

@@ -1,15 +1,15 @@
-"""Stage tokenizer: kept documents -> a byte-level BPE tokenizer, trained or imported, and its fertility.
+"""Stage tokenizer: kept documents -> a tokenizer, trained or imported, and its fertility.
 
 Reads `documents` (kept/) and, if the recipe names one, the file of a tokenizer (see `token_import`), or with
 `[encode] accumulate` the tokenizer of the version before (`earlier`); writes
 `tokenizer.json` (Hugging Face format), `tokenizer_config.json` (the end-of-text token), `chat_template.jinja` if there
 is one beside the file, and `fertility.json`: tokens per word and bytes per token of the sample, by language and by
-source. Words are those of `tasks.formats.documents.text.words`; for languages without spaces between words, bytes per
-token are more meaningful.
+source (see `fertility`).
 
-Byte-level: every text can be encoded and decoded without loss, and there is no "unknown" token. The same documents and
-settings give the same bytes of `tokenizer.json` on any number of workers: the sample is selected and ordered by a hash
-of the document's id, and merges are trained in one thread.
+A text is split into pieces (`tasks.formats.tokens.pieces`), and tokens are learned within them: byte-level byte pair
+encoding, or a unigram vocabulary (`unigram`). Every text can be encoded and decoded without loss, and none has an
+"unknown" token. The same documents and settings give the same bytes of `tokenizer.json` on any number of workers: the
+sample is selected and ordered by a hash of the document's id, and tokens are trained in one thread.
 """
 
 import heapq
@@ -25,42 +25,47 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from tasks.core.artifact import Artifact, ArtifactFolder
 from tasks.core.digest import sha256_of
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
-from tasks.formats.documents.text import hashes64, words
+from tasks.formats.documents.text import hashes64
 from tasks.formats.hooks import Hooks
 from tasks.formats.tokens.components import columns_of, component_weights, group_names, joint_name
 from tasks.formats.tokens.labels import label
+from tasks.formats.tokens.pieces import expression
 from tasks.formats.tokens.shard import column_of, label_values
-from tasks.stages.tokens import TokenizerConfig, token_import
+from tasks.stages.tokens import TokenizerConfig, token_import, unigram
 from tasks.stages.tokens.encoder import ReferenceEncoder, open_reference
+from tasks.stages.tokens.fertility import (
+    FERTILITY,
+    TIMES_MEDIAN,
+    FertilityCounts,
+    costly,
+    fertility_metrics,
+    fertility_table,
+    pieces_per_word,
+)
 from tasks.trainer.interchange.chat_template import FILE as CHAT_TEMPLATE
 
 log = logging.getLogger("sluice.tokens")
 
-VERSION = 2
+VERSION = 3
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 KEPT = "kept/"
+
+_COSTLY = "times_median/language/"
+"""Prefix of the metrics of costly languages."""
 
 # Maximum number of bytes of a document in the sample, so that a single long book does not dominate it.
 _MAX_DOCUMENT_BYTES = 200_000
 
 _RankedDocument = tuple[int, str, str, int]
 """Hash, id, pool (its component, or "" if all documents are one pool) and UTF-8 bytes of a document."""
-
-FERTILITY = "fertility.json"
-"""File with the result of `fertility_table`."""
-
-ALL, KINDS = "all", ("language", "source")
-
-FERTILITY_FOLDER = "fertility"
-"""Folder with the sums of each part."""
 
 
 def external(config: TokenizerConfig) -> dict[str, list[str]]:
@@ -107,6 +112,8 @@ def run(config: TokenizerConfig, inputs: Inputs, output: Output, engine: Engine)
         part.metric("tokens_per_word", fertility["all"]["tokens_per_word"])
         for name, value in fertility_metrics(fertility).items():
             part.metric(name, value)
+        for language, ratio in costly(fertility).items():
+            part.metric(f"{_COSTLY}{language}", ratio)
     return _report(output)
 
 
@@ -120,6 +127,8 @@ def _of_earlier(shards: Artifact) -> tuple[str, str, dict[str, Any]]:
 def _report(output: Output) -> Report:
     metrics = output.committed[TOKENIZER].metrics
     note = f"{metrics['vocab_size']:,.0f} entries, {metrics['bytes_per_token']:.2f} bytes per token"
+    if languages := sorted(name.removeprefix(_COSTLY) for name in metrics if name.startswith(_COSTLY)):
+        note += f"; over {TIMES_MEDIAN:g} times the median tokens per word: {', '.join(languages)}"
     return Report(metrics=dict(metrics), note=note)
 
 
@@ -242,10 +251,16 @@ def id_hashes(doc_ids: Iterable[str], purpose: str) -> NDArray[np.uint64]:
 
 
 def train(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
-    """Trains the merges; the end-of-text token has id 0, followed by the 256 bytes."""
+    """Trains a tokenizer; the end-of-text token has id 0, followed by the 256 bytes.
+
+    Raises:
+        InputError: see `unigram.train`.
+    """
     _one_thread()
+    if config.algorithm == "unigram":
+        return unigram.train(texts, config)
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = byte_level_split(config)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=config.vocab_size,
@@ -258,66 +273,36 @@ def train(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     return tokenizer
 
 
+def byte_level_split(config: TokenizerConfig) -> pre_tokenizers.PreTokenizer:
+    """Returns the pre-tokenizer of the settings, which writes pieces in the byte-level alphabet."""
+    if config.split == "gpt2":
+        return pre_tokenizers.ByteLevel(add_prefix_space=False)
+    split = pre_tokenizers.Split(Regex(expression(config.split, config.digits)), "isolated")
+    return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
 def _fertility(tokenizer: Tokenizer, sample: list[SampledDocument]) -> dict[str, Any]:
+    """Returns the table of the sample, and warns of costly languages."""
     counts = FertilityCounts()
     for first in range(0, len(sample), 256):
         rows = sample[first : first + 256]
         encodings = tokenizer.encode_batch_fast([row.text for row in rows], add_special_tokens=False)
         for row, encoding in zip(rows, encodings, strict=True):
             counts.add(row.language, row.source, row.text, len(encoding.ids), len(row.text.encode()))
-    return fertility_table([counts.sums])
+    table = fertility_table([counts.sums])
+    for language, pieces in pieces_per_word(tokenizer, ((row.language, row.text) for row in sample)).items():
+        table["language"][language]["pieces_per_word"] = pieces
+    for language, ratio in costly(table).items():
+        log.warning(
+            "%s takes %.2f tokens per word, %.1f times those of the median language: a model pays as much more for its "
+            "texts. Add texts of it, weight their source in [tokenizer] weights, or raise vocab_size",
+            language,
+            table["language"][language]["tokens_per_word"],
+            ratio,
+        )
+    return table
 
 
 def _one_thread() -> None:
     # Parts already use all cores, and the order in which threads count pairs is not deterministic.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-
-
-class FertilityCounts:
-    """Sums of documents, tokens, words and UTF-8 bytes, for all documents and by language and source."""
-
-    def __init__(self) -> None:
-        self.sums: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
-        """By `all`, `language/<name>` and `source/<name>`."""
-
-    def add(self, language: str, source: str, text: str, tokens: int, n_bytes: int) -> None:
-        """Adds one document of `tokens` tokens."""
-        amounts = [1, tokens, len(words(text)), n_bytes]
-        for key in (ALL, f"language/{language}", f"source/{source}"):
-            self.sums[key] = list(map(sum, zip(self.sums[key], amounts, strict=True)))
-
-
-def fertility_table(parts: Iterable[Mapping[str, list[int]]]) -> dict[str, Any]:
-    """Returns {"all": row, "language": {name: row}, "source": {name: row}} from the sums of the parts.
-
-    A row is {documents, tokens, tokens_per_word, bytes_per_token}.
-    """
-    sums: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
-    for part in parts:
-        for key, amounts in part.items():
-            sums[key] = list(map(sum, zip(sums[key], amounts, strict=True)))
-    table: dict[str, Any] = {ALL: _fertility_row(sums.pop(ALL, [0, 0, 0, 0])), **{kind: {} for kind in KINDS}}
-    for key, amounts in sorted(sums.items()):
-        kind, _, name = key.partition("/")
-        table[kind][name] = _fertility_row(amounts)
-    return table
-
-
-def fertility_metrics(table: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the metrics of a fertility table: `tokens_per_word/language/en` etc."""
-    return {
-        f"{measure}/{kind}/{name}": row[measure]
-        for kind in KINDS
-        for name, row in table[kind].items()
-        for measure in ("tokens_per_word", "bytes_per_token")
-    }
-
-
-def _fertility_row(sums: list[int]) -> dict[str, float]:
-    documents, tokens, n_words, n_bytes = sums
-    return {
-        "documents": documents,
-        "tokens": tokens,
-        "tokens_per_word": round(tokens / max(n_words, 1), 4),
-        "bytes_per_token": round(n_bytes / max(tokens, 1), 4),
-    }

@@ -3,7 +3,8 @@
 Reads `documents` (kept/), `tokenizer` and the token files of the recipe; writes
 `shards/<source>-<split>-<part>-<piece>.arrow` (see `shard`), `checksums/<shard>.npy` (of its blocks, see `checksums`),
 `index/` and `keys/` (the location of each document, see `index` and `key_index`), `fertility/<part>.json` and
-`fertility.json` (see `bpe`; for the documents of a part with the lowest hashes, up to 1/64 of its bytes or 128 KiB).
+`fertility.json` (see `fertility`; for the documents of a part with the lowest hashes, up to 1/64 of its bytes or
+128 KiB).
 
 With `accumulate`, the parts of the version before (`earlier`) are taken over, in front of the new ones, whose names
 begin with the number of their version; `origins.json` has, for each part, the documents that it was made from
@@ -59,25 +60,20 @@ from tasks.formats.tokens.shard import (
     write_shard,
 )
 from tasks.stages.tokens import EncodeConfig, token_import
-from tasks.stages.tokens.bpe import (
+from tasks.stages.tokens.bpe import KEPT, TOKENIZER, digest, eos_of, id_hashes, load
+from tasks.stages.tokens.encoder import open_encoder
+from tasks.stages.tokens.fertility import (
     FERTILITY,
     FERTILITY_FOLDER,
-    KEPT,
-    TOKENIZER,
     FertilityCounts,
-    digest,
-    eos_of,
     fertility_metrics,
     fertility_table,
-    id_hashes,
-    load,
 )
-from tasks.stages.tokens.encoder import open_encoder
 from tasks.stages.tokens.token_import import TokenSource
 
 log = logging.getLogger("sluice.tokens")
 
-VERSION = 4
+VERSION = 5
 _SUMMARY = "summary"  # sorts after the parts
 _COLUMNS = ["id", "url", "source", "text", "language"]
 
@@ -160,6 +156,8 @@ def _report(
         if not totals.get(f"tokens/{source}/{HELDOUT}"):
             log.warning('the source "%s" has no held-out document: its bits per byte cannot be measured', source)
     note = f"{totals['tokens']:,.0f} tokens, {totals['bytes'] / totals['tokens']:.2f} bytes per token"
+    if reason := open_encoder(job.tokenizer.read(TOKENIZER).decode()).slow_because:
+        note += f"; encoded by tokenizers, at a tenth of the speed or less: {reason}"
     return Report(metrics=dict(sorted((totals | fertility_metrics(table)).items())), note=note)
 
 

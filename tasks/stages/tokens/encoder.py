@@ -1,9 +1,10 @@
 """Encoding of texts to token ids with the fastest installed encoder that gives the same tokens as the reference.
 
 The reference is `tokenizers` (Hugging Face), with about 2 MB of text per second and core. `gigatoken`, if installed,
-encodes 130 MB/s. Its tokens are compared with the reference on probe texts, and before each part on documents selected
-by a hash; after a difference the reference is used for the whole part, so that shards do not depend on the installed
-encoder.
+encodes 130 MB/s. It has the splits `gpt2`, `llama3` with single digits, and `o200k` with digits from the left built in;
+tokenizers with another split, and unigram ones, are encoded by the reference. Its tokens are compared with the
+reference on probe texts, and before each part on documents selected by a hash; after a difference the reference is used
+for the whole part, so that shards do not depend on the installed encoder.
 
 Texts and tokens are Arrow arrays: gigatoken reads and writes their buffers, and no document becomes a Python object.
 
@@ -11,6 +12,7 @@ Special tokens are not parsed from text: "<|endoftext|>" in a page is encoded as
 """
 
 import importlib
+import json
 import logging
 import os
 import re
@@ -22,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
+from tasks.formats.tokens.pieces import PUBLISHED
 from tasks.formats.tokens.shard import list_array
 
 log = logging.getLogger("sluice.tokens")
@@ -39,6 +42,9 @@ _MAX_COMPARED = 20_000
 PROBES = (
     "", " ", "   leading and trailing   ", "\t\n\r\n \n\n\n", "don't I'LL we've o'clock 'tis", "1234567890 1,000.50 ١٢",
     "naïve e\u0301 ﬁ ſ ǆ Å", "日本語のテキスト 数据 한국어 ไทย", "🜚𓀀 👩\u200d👩\u200d👧 🇨🇭", "\x00\x01\x7f\u00a0\u2028",
+    "हिन्दी में किताबें பள்ளிக்கூடம் ภาษาไทยที่นี่ ភាសាខ្មែរ മലയാളം ශ්‍රී می‌روم",
+    "camelCase HTTPServer Ǆungla ÉCOLE ΣΊΣΥΦΟΣ HELLO'S", "1 12 123 1234 12345 123456 1234567 " + "9" * 60,
+    "\u0301a \u0e34\u0301! 1\u0301 a.\u0301b", "/usr//\n/x#/\r\n\n \n",
     "a" * 3000, " " * 300, "if (x==y){return\tz;}//\n\tfor i in range(10):\n        pass", "https://a.org/?q=%20&b=1#c",
 )  # fmt: skip
 
@@ -76,7 +82,7 @@ class GigatokenEncoder:
     """
 
     def __init__(self, tokenizer_json: str, reference: ReferenceEncoder) -> None:
-        self._json = tokenizer_json
+        self._json = _with_published_split(tokenizer_json)
         self._module = importlib.import_module("gigatoken")
         self._awkward = importlib.import_module("awkward")  # which gigatoken requires
         self._renew()
@@ -118,23 +124,36 @@ class GigatokenEncoder:
         return awkward.Array(awkward.contents.ListOffsetArray(index, content, parameters={"__array__": "string"}))
 
 
+def _with_published_split(tokenizer_json: str) -> str:
+    """Returns a tokenizer with the form of its split that gigatoken knows, if there is one; the pieces are the same."""
+    content = json.loads(tokenizer_json)
+    for step in (content.get("pre_tokenizer") or {}).get("pretokenizers", []):
+        pattern = step.get("pattern", {})
+        if pattern.get("Regex") in PUBLISHED:
+            pattern["Regex"] = PUBLISHED[pattern["Regex"]]
+    return json.dumps(content)
+
+
 class VerifiedEncoder:
     """An encoder that is compared with the reference and replaced by it after the first difference.
 
     Args:
         fast: the encoder to use as long as it equals the reference.
         reference: the reference encoder.
+        slow_because: why `fast` is the reference, although the fast encoder is installed; otherwise "".
     """
 
-    def __init__(self, fast: Encoder, reference: ReferenceEncoder) -> None:
+    def __init__(self, fast: Encoder, reference: ReferenceEncoder, slow_because: str = "") -> None:
         self._fast: Encoder | None = fast
         self._reference = reference
+        self.slow_because = slow_because
+        """Why the installed fast encoder is not in use; "" if it is, or is not installed."""
         self.check(pa.array(PROBES))
 
     @property
     def is_fast(self) -> bool:
         """Whether the fast encoder is in use."""
-        return self._fast is not None
+        return self._fast not in (None, self._reference)
 
     def encode(self, texts: pa.StringArray) -> pa.LargeListArray:
         """See `Encoder`."""
@@ -149,7 +168,7 @@ class VerifiedEncoder:
         if not actual.equals(expected):
             text = next(text for text, *both in zip(probes, actual, expected, strict=True) if both[0] != both[1])
             log.warning("the fast encoder differs from tokenizers on %r...: it is not used any more", text.as_py()[:60])
-            self._fast = None
+            self._fast, self.slow_because = None, "gigatoken gives other tokens"
 
 
 @lru_cache(maxsize=2)
@@ -163,10 +182,9 @@ def open_encoder(tokenizer_json: str) -> VerifiedEncoder:
     """Returns the fastest verified encoder for a tokenizer; cached per process, because loading takes 0.4 s."""
     reference = open_reference(tokenizer_json)
     try:
-        fast: Encoder = GigatokenEncoder(tokenizer_json, reference)
+        return VerifiedEncoder(GigatokenEncoder(tokenizer_json, reference), reference)
     except ImportError:
-        fast = reference
-    except Exception as error:  # the package is new; the reference can read every tokenizer
-        log.warning("gigatoken cannot read this tokenizer (%s): tokenizers is used", error)
-        fast = reference
-    return VerifiedEncoder(fast, reference)
+        return VerifiedEncoder(reference, reference)
+    except Exception as error:  # a split or a kind of tokenizer that it does not know; the reference reads all
+        log.info("gigatoken cannot read this tokenizer (%s): tokenizers is used", error)
+        return VerifiedEncoder(reference, reference, "gigatoken does not know its split or kind")

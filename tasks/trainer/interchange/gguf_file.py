@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from tasks.core.errors import InputError
+from tasks.formats.tokens.pieces import IN_LLAMA_CPP
 from tasks.trainer.interchange.huggingface import CONFIG, TOKENIZER, TOKENIZER_CONFIG
 from tasks.trainer.interchange.model_folder import (
     around,
@@ -26,12 +27,6 @@ from tasks.trainer.interchange.weights import tensors_in
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 """Settings of the GPT-2 pre-tokenizer, which llama.cpp calls "gpt-2"."""
-_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-SPLITS = {_WORDS % "": "qwen2", _WORDS % "{1,3}": "llama-bpe"}
-"""Regular expressions of pre-tokenizers with their names in llama.cpp: of Qwen 2 and 3, and of Llama 3."""
 
 
 def write_gguf(folder: Path, path: Path, name: str) -> None:
@@ -80,8 +75,14 @@ def pairwise(weight: NDArray[Any], heads: int) -> NDArray[Any]:
 def pre_tokenizer_name(tokenizer: dict[str, Any]) -> str:
     """Returns the name of a pre-tokenizer in llama.cpp; raises InputError if it is not known.
 
-    llama.cpp does not normalize: of a text that is not in NFC, a tokenizer with that normalizer has other tokens.
+    llama.cpp does not normalize: of a text that is not in NFC, a tokenizer with that normalizer has other tokens. It
+    reads byte pair encodings only: its unigram model has no bytes for unknown characters.
     """
+    if tokenizer["model"].get("type", "BPE") != "BPE":
+        raise InputError(
+            f"GGUF has no tokenizer of the type {tokenizer['model']['type']} with bytes for unknown characters",
+            "export to huggingface, or train with [tokenizer] algorithm = bpe",
+        )
     split, normalizer = tokenizer.get("pre_tokenizer") or {}, tokenizer.get("normalizer")
     # Llama 3 looks up a whole word before it merges, and llama.cpp does so with this pre-tokenizer only.
     whole_words = bool(tokenizer["model"].get("ignore_merges"))
@@ -92,11 +93,13 @@ def pre_tokenizer_name(tokenizer: dict[str, Any]) -> str:
         first, *rest = split["pretokenizers"]
         isolated = first.get("behavior") == "Isolated" and not first.get("invert")
         plain = [{key: one.get(key) for key in BYTE_LEVEL} for one in rest] == [{**BYTE_LEVEL, "use_regex": False}]
-        name = SPLITS.get(first.get("pattern", {}).get("Regex", ""), "") if isolated and plain else ""
+        name = IN_LLAMA_CPP.get(first.get("pattern", {}).get("Regex", ""), "") if isolated and plain else ""
     if not name or whole_words != (name == "llama-bpe"):
         raise InputError(
-            "the pre-tokenizer differs from those of GPT-2, Qwen 2 and Llama 3, and its name in llama.cpp is not known",
-            "export to huggingface, and convert with llama.cpp's own script",
+            "the pre-tokenizer differs from those of GPT-2, Qwen 2, Qwen 3.5 and Llama 3, and llama.cpp has none that "
+            "splits every text in the same way",
+            "export to huggingface; a tokenizer of ours can go to GGUF with [tokenizer] split = llama3 and single "
+            "digits, or split = gpt2",
         )
     return name
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +16,9 @@ import pytest
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.stages.tokens import TokenizerConfig
-from tasks.stages.tokens.bpe import FERTILITY, TOKENIZER, draw, load, train
+from tasks.stages.tokens.bpe import TOKENIZER, draw, load, train
+from tasks.stages.tokens.fertility import FERTILITY
+from tests.conftest import run_stage_in
 from tests.corpora import documents_in, kept_document, tokens_in
 
 EOS = "<|endoftext|>"
@@ -45,6 +48,40 @@ def test_fertility_is_reported_by_language_and_by_source(tmp_path: Path) -> None
     assert 1 <= fit["language"]["en"]["tokens_per_word"] < 4
     assert 1 < fit["source"]["web"]["bytes_per_token"] < 8
     assert tokenizer.parts[0].metrics["bytes_per_token/source/web"] == fit["source"]["web"]["bytes_per_token"]
+
+
+def test_pieces_per_word_show_what_a_split_costs_a_language(tmp_path: Path) -> None:
+    hindi = "सभी मनुष्यों को गौरव और अधिकारों के मामले में जन्मजात स्वतन्त्रता प्राप्त है। "
+    rows = [kept_document(f"https://a.org/{i}", hindi * 9, language="hi") for i in range(5)]
+    measured = {}
+    for split in ("gpt2", "llama3"):
+        config = TokenizerConfig.model_validate({"vocab_size": 300, "split": split})
+        inputs = {"documents": documents_in(tmp_path / split, rows)}
+        made = run_stage_in(tmp_path / split, "tasks.stages.tokens.bpe", config, inputs, kind="tokenizer")
+        measured[split] = made.parts[0].metrics["pieces_per_word/language/hi"]
+        assert json.loads(made.read(FERTILITY))["language"]["hi"]["pieces_per_word"] == measured[split]
+    assert measured["llama3"] < 1.2
+    assert measured["gpt2"] > 3
+
+
+def test_a_language_of_twice_the_median_cost_is_named(
+    tmp_path: Path, run_stage: Callable, caplog: pytest.LogCaptureFixture
+) -> None:
+    draw = random.Random(3)
+    syllables = {"en": ("water", "stone"), "de": ("fluss", "licht"), "fr": ("rive", "pierre"), "xx": ("ㄱ", "ㅎ", "ᚠ")}
+    rows = []
+    for language, used in syllables.items():
+        for number in range(3):
+            length = 9 if language == "xx" else 1
+            text = " ".join("".join(draw.choices(used, k=length)) for _ in range(500))
+            rows.append(kept_document(f"https://{language}.org/{number}", text, language=language))
+    rows.append(kept_document("https://b.org/1", "ᚠᚢᚦ ᚨᚱᚲ", language=""))
+    documents = documents_in(tmp_path, rows)
+    made = run_stage("tasks.stages.tokens.bpe", TokenizerConfig(vocab_size=330), {"documents": documents})
+    ratios = {name: value for name, value in made.parts[0].metrics.items() if name.startswith("times_median/")}
+    assert list(ratios) == ["times_median/language/xx"]
+    assert "xx takes" in caplog.text
+    assert made.record.note.endswith("; over 2 times the median tokens per word: xx")
 
 
 def test_training_gives_the_same_bytes_in_any_process() -> None:

@@ -1,5 +1,6 @@
 """Encoders: equal to the reference or unused; text never encodes to special tokens."""
 
+import random
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -38,6 +39,31 @@ def test_gigatoken_gives_the_same_tokens_as_the_reference() -> None:
     texts = [*PROBES, *HOSTILE]
     assert encoded(GigatokenEncoder(MADE, reference), texts) == encoded(reference, texts)
     assert open_encoder(MADE).is_fast
+
+
+SPLITS: list[dict[str, str]] = [{"split": "gpt2"}]
+SPLITS += [{"split": one, "digits": digits} for one in ("llama3", "o200k") for digits in ("single", "left", "right")]
+FAST = SPLITS[0], {"split": "llama3", "digits": "single"}, {"split": "o200k", "digits": "left"}
+CHARACTERS = "aZÉßǅकिต่ក្한漢あ🙂👩\u200d\u200c\u0301\ufe0f1٣½ \n\r\t\u00a0\u3000.'/-s"
+
+
+def trained(settings: dict[str, str]) -> str:
+    config = TokenizerConfig.model_validate({"vocab_size": 700, **settings})
+    return train([" ".join(PROBES), CHARACTERS * 2] * 3, config).to_str()
+
+
+@pytest.mark.parametrize("settings", SPLITS, ids=" ".join)
+def test_every_split_is_encoded_fast_with_equal_tokens_or_by_the_reference(settings: dict[str, str]) -> None:
+    pytest.importorskip("gigatoken", reason="gigatoken is not installed: encoding takes tokenizers")
+    encoder = open_encoder(trained(settings))
+    assert encoder.is_fast == (settings in FAST)
+    assert bool(encoder.slow_because) != encoder.is_fast
+    draw = random.Random(7)
+    texts = ["".join(draw.choices(CHARACTERS, k=draw.randint(0, 30))) for _ in range(1500)]
+    reference = ReferenceEncoder(trained(settings))
+    assert encoded(encoder, texts) == encoded(reference, texts)
+    for text, tokens in zip(texts, encoded(encoder, texts), strict=True):
+        assert reference.tokenizer.decode(tokens) == text
 
 
 def test_texts_in_a_slice_of_an_array_are_encoded_as_texts_of_their_own() -> None:

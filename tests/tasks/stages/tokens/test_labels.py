@@ -23,7 +23,7 @@ from tasks.formats.tokens.shard import (
     write_shard,
 )
 from tasks.stages.tokens import EncodeConfig
-from tasks.stages.tokens.bpe import FERTILITY
+from tasks.stages.tokens.fertility import FERTILITY
 from tests.corpora import corpus, documents_in, kept_document, tokens_in
 from tests.shards import buffer_of
 

@@ -11,9 +11,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tasks.core.errors import InputError
+from tasks.formats.tokens.pieces import IN_LLAMA_CPP
+from tasks.stages.tokens import TokenizerConfig
+from tasks.stages.tokens.bpe import train
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.inference import Sampling, continuation
-from tasks.trainer.interchange.gguf_file import SPLITS, pairwise, pre_tokenizer_name, write_gguf
+from tasks.trainer.interchange.gguf_file import pairwise, pre_tokenizer_name, write_gguf
 from tasks.trainer.interchange.huggingface import llama_config, llama_name, small_files
 from tasks.trainer.interchange.weights import copy_renamed
 from tasks.trainer.model.transformer import Transformer, build
@@ -184,7 +187,9 @@ def test_gguf_refuses_unsupported_settings(made: Made, tmp_path: Path) -> None:
         write_gguf(folder, tmp_path / "a.gguf", "test")
     other = json.loads(text) | {"pre_tokenizer": {"type": "Whitespace"}}
     folder = exported(tmp_path / "b", model_of(True, 2, "none", 300), json.dumps(other))
-    with pytest.raises(InputError, match="the pre-tokenizer differs from those of GPT-2, Qwen 2 and Llama 3"):
+    with pytest.raises(
+        InputError, match=r"the pre-tokenizer differs from those of GPT-2, Qwen 2, Qwen 3\.5 and Llama 3"
+    ):
         write_gguf(folder, tmp_path / "b.gguf", "test")
 
 
@@ -214,9 +219,9 @@ SPLIT = {"type": "Split", "behavior": "Isolated", "invert": False}
 BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
 
 
-@pytest.mark.parametrize(("whole_words", "name"), [(False, "qwen2"), (True, "llama-bpe")])
+@pytest.mark.parametrize(("whole_words", "name"), [(False, "qwen2"), (False, "qwen35"), (True, "llama-bpe")])
 def test_pre_tokenizers_of_qwen_and_llama3_have_their_names_in_llama_cpp(whole_words: bool, name: str) -> None:
-    pattern = {"Regex": next(regex for regex, known in SPLITS.items() if known == name)}
+    pattern = {"Regex": next(regex for regex, known in IN_LLAMA_CPP.items() if known == name)}
     tokenizer = {
         "normalizer": None if whole_words else {"type": "NFC"},
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{**SPLIT, "pattern": pattern}, BYTES]},
@@ -226,6 +231,20 @@ def test_pre_tokenizers_of_qwen_and_llama3_have_their_names_in_llama_cpp(whole_w
     for changed in ({"model": {"ignore_merges": not whole_words}}, {"normalizer": {"type": "NFKC"}}):
         with pytest.raises(InputError, match="the pre-tokenizer differs"):
             pre_tokenizer_name({**tokenizer, **changed})
+
+
+def test_our_default_tokenizer_has_a_name_in_llama_cpp_and_one_that_it_would_split_otherwise_is_refused() -> None:
+    names = {}
+    for settings in ({}, {"split": "gpt2"}, {"split": "o200k", "digits": "left"}, {"digits": "left"}):
+        made = json.loads(train(["some text"] * 3, TokenizerConfig(vocab_size=260, **settings)).to_str())
+        try:
+            names[str(settings)] = pre_tokenizer_name(made)
+        except InputError as error:
+            names[str(settings)] = str(error)
+    assert list(names.values())[:2] == ["qwen35", "gpt-2"]
+    assert all("splits every text in the same way" in said for said in list(names.values())[2:])
+    with pytest.raises(InputError, match="GGUF has no tokenizer of the type Unigram"):
+        pre_tokenizer_name({"model": {"type": "Unigram", "vocab": []}})
 
 
 def test_biases_together_with_norms_of_heads_are_refused() -> None:
