@@ -16,7 +16,21 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parents[1]
 OURS = {"tasks", "operators", "sluice_ui", "sluice_plugin"}
 EXTRAS_OF_STAGES = (
-    *("train", "gguf", "render", "kenlm", "ner", "careful", "office", "lm-eval", "kafka", "delta", "iceberg", "ocr"),
+    *(
+        "train",
+        "gguf",
+        "render",
+        "kenlm",
+        "ner",
+        "careful",
+        "office",
+        "lm-eval",
+        "kafka",
+        "delta",
+        "iceberg",
+        "ocr",
+        "unigram",
+    ),
 )
 BY_NAME = {
     "adlfs": "fsspec loads it for abfs:// addresses",
