@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from benchmarks.harness import KEPT, parser
@@ -157,6 +158,15 @@ BENCHMARKS = (
         lambda r: ", ".join(
             f"{r['annotated']['sluice'][name]['right']} of {r['annotated']['sluice'][name]['pages']} {name}s"
             for name in ("title", "author", "date")
+        ),
+    ),
+    Benchmark(
+        "text_forms",
+        "text_forms --gold FOLDER --segments FOLDER --manuals FOLDER",
+        "Plain text or Markdown of the same pages: tokens, decisions of Gopher's filters, small models trained on each",
+        lambda found: (
+            f"Markdown has {found['markdown_per_plain']['pages'] - 1:.1%} more tokens; bits per byte of prose "
+            + ", ".join(f"{mean(found['canary'][form]['prose']):.3f} {form}" for form in ("plain", "markdown"))
         ),
     ),
     Benchmark(
