@@ -8,10 +8,10 @@ of datatrove's GopherQualityFilter, so that both give the same verdicts.
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from tasks.filters import UNDETERMINED
 from tasks.filters.base import Annotator, Filter, Measurements, Threshold, share
+from tasks.filters.language_values import ENGLISH, plain_words, require_shipped, shipped
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,16 +20,29 @@ if TYPE_CHECKING:
     from tasks.filters.batch import DocumentBatch
 
 
+_STOP_WORD_CHARS = 100_000
+"""Characters of a text in which stop words of languages other than English are searched; bounds the memory."""
+_LETTERS_PER_WORD = 10
+"""Characters that count as a word at least, in languages other than English: Gopher's longest mean word."""
+_NO_LIST = -1
+
+
 class GopherQualityMeasures(Annotator):
     """Measurements of Gopher's quality rules; words include punctuation marks (`tasks.filters.counting.words`)."""
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
 
     reads: ClassVar[tuple[str, ...]] = ("language",)
 
-    english: tuple[str, ...] = ("en", UNDETERMINED)
+    english: tuple[str, ...] = ENGLISH
     """Languages to which the rules on stop words and mean word length apply, since these describe English. Without the
     annotator `language` every document is "und"."""
+
+    shipped: str = Field(default_factory=lambda: shipped().name, validate_default=True)
+    """Name of the shipped stop words of other languages; "" for none."""
+
+    stop_words: dict[str, tuple[str, ...]] = {}
+    """Stop words by language, lower-case, instead of the shipped ones; `sluice limits` finds them in reference text."""
 
     measures: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("words", "symbols", "letters", "hashes", "ellipses"), "int32"),
@@ -38,10 +51,16 @@ class GopherQualityMeasures(Annotator):
         "english": "bool",
     }
 
+    @field_validator("shipped")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        return require_shipped(name)
+
     def measure(self, batch: "DocumentBatch") -> Mapping[str, Any]:
         """Counts words, words of symbols only, words with a letter, "#", ellipses, and lines of several kinds.
 
         `mean_word` is the mean length, in code points, of the words that are not symbols; 0 if there are none.
+        `stop_words` are those of the document's language; -1 if none are known.
         """
         import numpy as np
         import pyarrow.compute as pc
@@ -60,9 +79,21 @@ class GopherQualityMeasures(Annotator):
             "lines": np.diff(lines.starts) - (lines.chars[lines.starts[1:] - 1] == 0),
             "bullets": lines.per_document(bullet.to_numpy(zero_copy_only=False)),
             "ellipsis_lines": lines.per_document(ellipsis.to_numpy(zero_copy_only=False)),
-            "stop_words": words.stop_words,
+            "stop_words": self._stop_words(batch),
             "english": [language in self.english for language in batch.languages],
         }
+
+    def _stop_words(self, batch: "DocumentBatch") -> "NDArray[np.int64]":
+        """Returns the number of different stop words of each document."""
+        counts = batch.words.stop_words.copy()
+        known = {**(shipped().stop_words if self.shipped else {}), **self.stop_words}
+        for row, (language, text) in enumerate(zip(batch.languages, batch.texts, strict=True)):
+            if language in self.english:
+                continue
+            stop_words = frozenset(known.get(language, ()))
+            found = len(stop_words & set(plain_words(text[:_STOP_WORD_CHARS]))) if stop_words else _NO_LIST
+            counts[row] = found
+        return counts
 
 
 class GopherQuality(Filter):
@@ -81,10 +112,14 @@ class GopherQuality(Filter):
     max_words: int = Field(default=100_000, ge=1)
     """More such words: `gopher_quality_many_words`. Paper: 100,000."""
 
-    min_mean_word: float = Field(default=3.0, ge=0)
+    all_languages: bool = False
+    """Apply the limits on mean word length and stop words to all documents, not only to English ones, and count at least
+    a word per ten characters, for scripts without spaces. `consolidate` sets it for other languages."""
+
+    min_mean_word: float | None = Field(default=3.0, ge=0)
     """Shorter mean word, in characters: `gopher_quality_short_mean_word`. Paper: 3."""
 
-    max_mean_word: float = Field(default=10.0, ge=0)
+    max_mean_word: float | None = Field(default=10.0, ge=0)
     """Longer mean word: `gopher_quality_long_mean_word`. Paper: 10."""
 
     max_symbol_share: float = Field(default=0.1, ge=0)
@@ -100,12 +135,27 @@ class GopherQuality(Filter):
     """Smaller share of words with a letter in them: `gopher_quality_few_letters`. Paper: 0.8."""
 
     min_stop_words: int = Field(default=2, ge=0)
-    """Fewer different words of {the, be, to, of, and, that, have, with}: `gopher_quality_stop_words`. Paper: 2."""
+    """Fewer different words of {the, be, to, of, and, that, have, with}: `gopher_quality_stop_words`. Paper: 2. In other
+    languages those of the language."""
+
+    elsewhere: ClassVar[Mapping[str, Any]] = {
+        "all_languages": True,
+        "min_mean_word": None,
+        "max_mean_word": None,
+        "min_stop_words": 0,
+    }
 
     def thresholds(self, measured: Measurements) -> Iterator[Threshold]:
         """See `Filter.thresholds`."""
+        import numpy as np
+
         words, plain, mean = measured["words"], measured["words"] - measured["symbols"], measured["mean_word"]
-        lines, english = measured["lines"], measured["english"].astype(bool)
+        lines, english = measured["lines"], measured["english"].astype(bool) | self.all_languages
+        if self.all_languages:
+            words_of_chars = (plain * mean / _LETTERS_PER_WORD).astype(int)
+            enough = np.maximum(plain, words_of_chars)
+        else:
+            enough = plain
 
         def limit(
             name: str, reason: str, values: "NDArray[Any]", applies: "NDArray[np.bool_] | None" = None
@@ -113,7 +163,7 @@ class GopherQuality(Filter):
             side: Literal["least", "most"] = "least" if name.startswith("min_") else "most"
             return Threshold(name, f"gopher_quality_{reason}", side, getattr(self, name), values, applies)
 
-        yield limit("min_words", "few_words", plain)
+        yield limit("min_words", "few_words", enough)
         yield limit("max_words", "many_words", plain)
         yield limit("min_mean_word", "short_mean_word", mean, english)
         yield limit("max_mean_word", "long_mean_word", mean, english)
@@ -122,4 +172,4 @@ class GopherQuality(Filter):
         yield limit("max_bullet_lines", "bullets", share(measured["bullets"], lines))
         yield limit("max_ellipsis_lines", "ellipsis_lines", share(measured["ellipsis_lines"], lines))
         yield limit("min_letters", "few_letters", share(measured["letters"], words))
-        yield limit("min_stop_words", "stop_words", measured["stop_words"], english)
+        yield limit("min_stop_words", "stop_words", measured["stop_words"], english & (measured["stop_words"] > _NO_LIST))

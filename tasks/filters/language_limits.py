@@ -1,0 +1,198 @@
+"""Limits of a language from reference text: what `sluice limits` prints, and writes to `limits.json`.
+
+Reads clean texts of the language, a page each; returns stop words and limits.
+
+The method is that of FineWeb2 (Penedo et al., arXiv 2506.20920, section on filtering), which compares several ways to
+carry an English limit over. Used are two of them:
+
+- "MeanStd": the limit is as many standard deviations from the mean of the language as the English limit is from the
+  mean of English. Reference texts are translations of each other, so the difference between two languages is one of the
+  languages and not of the texts.
+- "Quantile", here as a bound: a limit drops at most DROPPED of the reference text, which is clean.
+
+The looser of both counts, and a limit is never looser than `Derived.loosest`. Stop words are the words with a share of at
+least MIN_SHARE of all words, or the FEWEST most frequent ones, as in FineWeb2; the share of a word is the least of the
+shares in the sources of the reference, so that the subject of one manual is no stop word. At least `min_stop_words`
+different ones are in all but DROPPED of the excerpts of EXCERPT words.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.filters.base import fields
+from tasks.filters.batch import DocumentBatch
+from tasks.filters.catalogue import annotator, filter_of
+from tasks.filters.language_values import plain_words
+
+DROPPED = 0.005
+"""Maximum share of the reference text that a limit drops."""
+MIN_SHARE = 0.008
+FEWEST = 8
+MOST = 40
+"""Minimum share of a stop word, and numbers of stop words."""
+EXCERPT = 60
+"""Words of an excerpt in which stop words are counted: a text of few words more than `min_words`."""
+FEWEST_DOCUMENTS = 6
+"""Documents below which no limits are derived."""
+_SOURCE_WORDS = 2_000
+_BATCH = 200
+
+
+class Derived(NamedTuple):
+    """A limit that depends on the language: filter, path in its settings, and the loosest value."""
+
+    filter: str
+    path: str
+    loosest: float
+
+
+DERIVED = (
+    Derived("gopher_quality", "min_mean_word", 1.0),
+    Derived("gopher_quality", "max_mean_word", 20.0),
+    Derived("gopher_quality", "min_letters", 0.6),
+    Derived("fineweb", "min_sentence_lines", 0.0),
+    Derived("fineweb", "max_short_lines", 0.9),
+    Derived("fineweb", "max_line_ends", 0.5),
+    *(Derived("gopher_repetition", f"max_top_ngram.{size}", 0.3) for size in (2, 3, 4)),
+    *(Derived("gopher_repetition", f"max_duplicate_ngram.{size}", 0.4) for size in range(5, 11)),
+)
+
+FIXED: Mapping[str, Mapping[str, Any]] = {"fineweb": {"max_repeat_chars": 0.1}}
+"""Limits that FineWeb2 loosens for all languages (README of its repository: 0.1 instead of 0.01)."""
+
+
+class Text(NamedTuple):
+    """A page of reference text and the name of its source."""
+
+    text: str
+    source: str
+
+
+class Spread(NamedTuple):
+    """Mean and standard deviation of a measured value over the reference text."""
+
+    mean: float
+    deviation: float
+
+
+class Values(NamedTuple):
+    """What is known of a language.
+
+    Attributes:
+        reference: documents and words by source, and mean and deviation of the value of each limit.
+        stop_words: the most frequent first.
+        limits: limits by filter.
+    """
+
+    reference: dict[str, Any]
+    stop_words: list[str]
+    limits: dict[str, dict[str, Any]]
+
+
+def derive(language: str, texts: Sequence[Text], english: Mapping[str, Spread]) -> Values:
+    """Returns the values of a language.
+
+    Args:
+        language: its code, as the annotator `language` writes it.
+        texts: clean reference text, FEWEST_DOCUMENTS at least.
+        english: figures of English reference text of the same kind, by path; empty for English itself.
+    """
+    measured = measure(language, [text for text, _ in texts])
+    spreads = {path: Spread(float(values.mean()), float(values.std())) for path, (values, _) in measured.items()}
+    words = [(source, list(plain_words(text))) for text, source in texts]
+    stop_words = stop_words_of(words)
+    limits: dict[str, dict[str, Any]] = {name: dict(values) for name, values in FIXED.items()}
+    for one in DERIVED if english else ():
+        path = f"{one.filter}.{one.path}"
+        values, side = measured[path]
+        bound = _bound(one, values, side, spreads[path], english[path])
+        _assign(limits.setdefault(one.filter, {}), one.path, bound)
+    if english:
+        limits["gopher_quality"]["min_stop_words"] = _min_stop_words(words, frozenset(stop_words))
+    by_source: Counter[str] = Counter(source for _, source in texts)
+    reference = {
+        "documents": dict(sorted(by_source.items())),
+        "words": sum(len(of) for _, of in words),
+        "spreads": {path: [round(spread.mean, 4), round(spread.deviation, 4)] for path, spread in spreads.items()},
+    }
+    return Values(reference, stop_words, limits)
+
+
+def measure(
+    language: str, texts: Sequence[str]
+) -> dict[str, tuple[NDArray[np.float64], Literal["least", "most", "below"]]]:
+    """Returns the value of each text, and the side of the limit, by filter and path of each derived limit."""
+    found: dict[str, list[NDArray[np.float64]]] = defaultdict(list)
+    sides: dict[str, Literal["least", "most", "below"]] = {}
+    names = dict.fromkeys(one.filter for one in DERIVED)
+    for begin in range(0, len(texts), _BATCH):
+        batch = DocumentBatch(texts[begin : begin + _BATCH], languages=[language] * len(texts[begin : begin + _BATCH]))
+        for name in names:
+            values = fields(annotator(name, {}).annotate(batch))
+            for threshold in filter_of(name, {}).thresholds(values):
+                path = f"{name}.{threshold.path}"
+                found[path].append(np.asarray(threshold.values, np.float64))
+                sides[path] = threshold.side
+    return {
+        path: (np.concatenate(found[path]), sides[path]) for path in (f"{one.filter}.{one.path}" for one in DERIVED)
+    }
+
+
+def _bound(one: Derived, values: NDArray[np.float64], side: str, own: Spread, english: Spread) -> float:
+    """Returns a limit: MeanStd or the quantile, whichever is looser, but not looser than `loosest`."""
+    limit = _default(one)
+    scaled = own.mean + (limit - english.mean) / max(english.deviation, 1e-9) * own.deviation
+    if side == "least":
+        return round(max(min(scaled, float(np.quantile(values, DROPPED))), one.loosest), 3)
+    return round(min(max(scaled, float(np.quantile(values, 1 - DROPPED))), one.loosest), 3)
+
+
+def _default(one: Derived) -> float:
+    """Returns the general limit, which describes English."""
+    value: Any = filter_of(one.filter, {}).model_dump(mode="json")
+    for key in one.path.split("."):
+        value = value[key]
+    return float(value)
+
+
+def _assign(limits: dict[str, Any], path: str, value: float) -> None:
+    name, _, key = path.partition(".")
+    if key:
+        limits.setdefault(name, {})[key] = value
+    else:
+        limits[name] = value
+
+
+def stop_words_of(texts: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
+    """Returns the stop words of texts, given as source and words, by share; words with a letter only.
+
+    >>> words = "und in the house und im haus und da".split()
+    >>> stop_words_of([("a", words * 900), ("b", ["und", "haus"] * 2000)])[:2]
+    ['und', 'haus']
+    """
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for source, words in texts:
+        counts[source].update(word for word in words if any(map(str.isalpha, word)))
+    largest = max(counts, key=lambda source: counts[source].total())
+    sources = [source for source in counts if source == largest or counts[source].total() >= _SOURCE_WORDS]
+    shares = {
+        word: min(counts[source][word] / counts[source].total() for source in sources) for word in counts[largest]
+    }
+    ranked = sorted(shares, key=lambda word: (-shares[word], word))
+    frequent = sum(share >= MIN_SHARE for share in shares.values())
+    return list(islice(ranked, min(MOST, max(FEWEST, frequent))))
+
+
+def _min_stop_words(texts: Sequence[tuple[str, Sequence[str]]], stop_words: frozenset[str]) -> int:
+    """Returns the different stop words that nearly every excerpt has, 1 at least: a text without any is no prose."""
+    counts = [
+        len(stop_words.intersection(words[begin : begin + EXCERPT]))
+        for _, words in texts
+        for begin in range(0, len(words) - EXCERPT + 1, EXCERPT)
+    ]
+    return max(1, min(2, int(np.quantile(counts, DROPPED)))) if counts else 1
