@@ -20,29 +20,38 @@ from __future__ import annotations
 import functools
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 WORDS = "icu 78.3, rules 1"
 """Segmentation by which words are counted: the version of ICU and its dictionaries, and that of the rules here."""
 
-BLOCK = 1 << 16
+BLOCK = 1 << 14
 """Code points that are split at once. A longer line is cut there, so memory is bounded."""
 
-_HAN = (
-    "\u2e80-\u2fd5\u3005-\u3007\u3021-\u3029\u3038-\u303b\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"
+_HAN = ((0x2E80, 0x2FD5), (0x3005, 0x3007), (0x3021, 0x3029), (0x3038, 0x303B), (0x3400, 0x4DBF), (0x4E00, 0x9FFF))
+_HIRAGANA = ((0x3041, 0x3096), (0x309D, 0x309F))
+_KATAKANA = ((0x30A1, 0x30FA), (0x30FC, 0x30FF), (0x31F0, 0x31FF), (0xFF66, 0xFF9F))
+_THAI = ((0x0E01, 0x0E3A), (0x0E40, 0x0E4E))
+_LAO = ((0x0E81, 0x0EBD), (0x0EC0, 0x0ECE), (0x0EDC, 0x0EDF))
+_TSEK = (0x0F0B, 0x0F0C)
+_TIBETAN = ((0x0F00, 0x0F00), _TSEK, (0x0F18, 0x0F19), *((p, p) for p in (0x0F35, 0x0F37, 0x0F39)), (0x0F3E, 0x0FBC))
+_MYANMAR = (
+    *((0x1000, 0x103F), (0x1050, 0x108F), (0x109A, 0x109D)),
+    *((0xA9E0, 0xA9EF), (0xA9FA, 0xA9FE), (0xAA60, 0xAA7F)),
 )
-_HIRAGANA = "\u3041-\u3096\u309d-\u309f\U0001b001-\U0001b11f\U0001b150-\U0001b152"
-_KATAKANA = "\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff\uff66-\uff9f\U0001b000\U0001b155\U0001b164-\U0001b167"
-_THAI = "\u0e01-\u0e3a\u0e40-\u0e4e"
-_LAO = "\u0e81-\u0ebd\u0ec0-\u0ece\u0edc-\u0edf"
-_TSEK = "\u0f0b\u0f0c"
-_TIBETAN = f"\u0f00{_TSEK}\u0f18\u0f19\u0f35\u0f37\u0f39\u0f3e-\u0fbc"
-_MYANMAR = "\u1000-\u103f\u1050-\u108f\u109a-\u109d\ua9e0-\ua9ef\ua9fa-\ua9fe\uaa60-\uaa7f"
-_KHMER = "\u1780-\u17d3\u17d7\u17dc\u17dd"
-UNSPACED = _HAN + _HIRAGANA + _KATAKANA + _THAI + _LAO + _TIBETAN + _MYANMAR + _KHMER
-"""Letters of scripts written without spaces, as the body of a character class."""
+_KHMER = ((0x1780, 0x17D3), (0x17D7, 0x17D7), (0x17DC, 0x17DD))
+# `re` checks ranges beyond the Basic Multilingual Plane one by one, so there are two: old kana, and Han.
+_BEYOND = ((0x1B000, 0x1B16F), (0x20000, 0x323AF))
+UNSPACED = (
+    *(*_HAN, (0xF900, 0xFAFF), *_HIRAGANA, *_KATAKANA, *_THAI, *_LAO, *_TIBETAN, *_MYANMAR, *_KHMER),
+    *_BEYOND,
+)
+"""First and last code points of the letters of scripts written without spaces."""
 
-_ANY = re.compile(f"[{UNSPACED}]")
+# First bytes in UTF-8 of these letters, except of radicals, which only texts with other Chinese letters have: a text
+# that is left with none of them has none of these scripts.
+_OTHER_BYTES = bytes({*range(256)} - {*b"\xe0\xe1\xe3\xe4\xe5\xe6\xe7\xe8\xe9\xea\xef\xf0"})
 
 
 def spaced(text: str) -> str:
@@ -54,9 +63,19 @@ def spaced(text: str) -> str:
     >>> spaced("我爱中国人民。AIで作る"), spaced("plain text")
     ('我 爱 中国 人民。 AI で 作る', 'plain text')
     """
-    if text.isascii() or not _ANY.search(text):
+    if not has_unspaced(text):
         return text
     return "".join(map(_spaced, _blocks(text)))
+
+
+def has_unspaced(text: str) -> bool:
+    """Returns whether a text has letters of scripts written without spaces."""
+    if text.isascii():
+        return False
+    # Ten times as fast as a search in the many texts whose other characters are accented letters and typographic marks.
+    if not text.encode("utf-8", "surrogatepass").translate(None, _OTHER_BYTES):
+        return False
+    return _rules().letter.search(text) is not None
 
 
 def words(text: str) -> list[str]:
@@ -79,43 +98,90 @@ def _blocks(text: str) -> Iterator[str]:
 
 
 def _spaced(text: str) -> str:
+    """Returns `spaced` of at most BLOCK code points."""
     from icu4py.breakers import WordBreaker
 
     rules = _rules()
-    parts = rules.run.split(text)
-    joined = "\n".join(parts[1::2])
-    if not joined:
+    parts = rules.run.split(text)  # runs of these scripts have odd numbers
+    if len(parts) == 1:
         return text
-    cut = " ".join(WordBreaker(joined, "root"))
+    # One iterator for all runs: to create one takes as long as to split 20 words.
+    cut = " ".join(WordBreaker("\n".join(parts[1::2]), "root"))
     cut = rules.torn.sub("", rules.katakana.sub(_katakana, cut))
-    parts[1::2] = cut.split(" \n ")
-    return rules.edge.sub(r"\1 ", "".join(parts))
+    if "\u200d" in cut:
+        cut = cut.replace("\u200d ", "\u200d")
+    parts[1::2] = [run.strip(" ") for run in cut.split("\n")]
+    gaps: dict[str, str] = {}
+    last = len(parts) - 1
+    for index in range(0, last + 1, 2):
+        gap = parts[index]
+        if 0 < index < last and (known := gaps.get(gap)) is not None:
+            parts[index] = known
+        else:
+            parts[index] = _gap(gap, after=index > 0, before=index < last)
+            if 0 < index < last:
+                gaps[gap] = parts[index]
+    return "".join(parts)
+
+
+def _gap(text: str, after: bool, before: bool) -> str:
+    """Returns what stands between runs, with spaces where it touches them.
+
+    Closing marks stay at the word before them, and opening marks at the word after them.
+
+    Args:
+        text: from the end of a run to the beginning of the next, or to an end of the block.
+        after: whether a run is before it.
+        before: whether a run is after it.
+    """
+    if not text:
+        return text
+    rules = _rules()
+    last = text[-1]
+    end = " " if before and not (last.isspace() or rules.opening.match(last)) else ""
+    if not after:
+        return text + end
+    closing = rules.closing.match(text)
+    size = closing.end() if closing else 0
+    begin = " " if size < len(text) and not text[size].isspace() else ""
+    return f"{text[:size]}{begin}{text[size:]}{end}"
 
 
 def _katakana(match: re.Match[str]) -> str:
     run = match[0]
-    return run.replace(" ", "") if any(len(word) == 1 for word in run.split(" ")) else run
+    return run.replace(" ", "") if 1 in map(len, run.split(" ")) else run
 
 
+@dataclass(frozen=True)
 class _Rules:
-    def __init__(self) -> None:
-        points = (*range(0x300, 0x10000), *range(0x10000, 0x1F000), *range(0xE0100, 0xE01F0))
-        marks = _ranges([point for point in points if unicodedata.category(chr(point)).startswith("M")])
-        extend = f"{marks}\u200c\u200d\uff9e\uff9f"
-        opening = _ranges([p for p in range(0x21, 0x10000) if unicodedata.category(chr(p)) in ("Ps", "Pi")])
-        self.run = re.compile(f"([{UNSPACED}][{UNSPACED}{extend}]*+)")
-        self.katakana = re.compile(f"[{_KATAKANA}]++(?: [{_KATAKANA}]++)++")
-        self.torn = re.compile(f"(?<!\n) (?=[{extend}{_TSEK}])|(?<=\u200d) (?!\n)")
-        letter = f"{UNSPACED}{extend}"
-        # After a word and the marks that close it, before an opening mark or a letter or digit of another script;
-        # and before a word that another letter or a closing mark touches.
-        self.edge = re.compile(
-            f"(?<=[{letter}])([^\\s\\w{opening}{extend}]*+)(?=[{opening}]|(?![{letter}])\\w)"
-            f"|(?<=[^\\s{opening}{letter}])(?=[{UNSPACED}])"
-        )
+    letter: re.Pattern[str]
+    run: re.Pattern[str]
+    katakana: re.Pattern[str]
+    torn: re.Pattern[str]
+    opening: re.Pattern[str]
+    closing: re.Pattern[str]
 
 
-def _ranges(points: list[int]) -> str:
+@functools.cache
+def _rules() -> _Rules:
+    kinds = {point: unicodedata.category(chr(point)) for point in range(0x21, 0x10000)}
+    opening = class_body(point for point, kind in kinds.items() if kind in ("Ps", "Pi"))
+    # Marks, joiners and variation selectors belong to the letter before them; so do the kana marks of half width.
+    extend = class_body(point for point, kind in kinds.items() if kind.startswith("M"))
+    extend += "\u200c\u200d\uff9e\uff9f\U000e0100-\U000e01ef"
+    letter, katakana = ("".join(map(_range, ranges)) for ranges in (UNSPACED, _KATAKANA))
+    return _Rules(
+        letter=re.compile(f"[{letter}]"),
+        run=re.compile(f"([{letter}][{letter}{extend}]*+)"),
+        katakana=re.compile(f"[{katakana}]++(?: [{katakana}]++)++"),
+        torn=re.compile(f" (?=[{extend}{_range(_TSEK)}])"),
+        opening=re.compile(f"[{opening}]"),
+        closing=re.compile(f"[^\\s\\w{opening}]*+"),
+    )
+
+
+def class_body(points: Iterable[int]) -> str:
+    """Returns ascending code points as the body of a character class of `re`, with consecutive ones as ranges."""
     runs: list[list[int]] = []
     for point in points:
         if runs and point == runs[-1][1] + 1:
@@ -125,6 +191,5 @@ def _ranges(points: list[int]) -> str:
     return "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in runs)
 
 
-@functools.cache
-def _rules() -> _Rules:
-    return _Rules()
+def _range(ends: tuple[int, int]) -> str:
+    return f"\\U{ends[0]:08x}-\\U{ends[1]:08x}"
