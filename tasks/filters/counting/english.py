@@ -8,7 +8,7 @@ the resulting verdicts.
 If the word is not in the table, as in nine chunks of ten, all marks around it are split off at once; otherwise the
 rules are applied mark by mark. Both ways give the same tokens.
 
-Differences from spaCy: letters are those of Unicode where spaCy lists scripts, and URLs are matched by a simpler
+Differences from spaCy: the end marks of Tibetan, Burmese and Khmer are split off; letters are those of Unicode where spaCy lists scripts, and URLs are matched by a simpler
 pattern. In 53 MB of English text from eleven domains, one chunk in 80,000 is split differently.
 """
 
@@ -75,8 +75,10 @@ _UNITS = (
     "km km² km³ m m² m³ dm dm² dm³ cm cm² cm³ mm mm² mm³ ha µm nm yd in ft kg g mg µg t lb oz m/s km/h kmh mph hPa Pa "
     "mbar mb MB kb KB gb GB tb TB T G M K %"
 )
+# Marks at the end of a sentence or clause of Tibetan, Burmese and Khmer, which spaCy leaves to tokenizers of their own.
+_OF_UNSPACED = "།༎༏༐༑༔၊။។៕៖៚"
 FIRST = frozenset("§%=—–" + _PUNCT + QUOTES + _CURRENCY)
-LAST = frozenset("—–" + _PUNCT + QUOTES)
+LAST = frozenset("—–" + _PUNCT + QUOTES + _OF_UNSPACED)
 _DOTS = re.compile(r"\.\.+")
 _DOTS_END = re.compile(r"\.\.+\Z")
 _UNIT_END = re.compile(
