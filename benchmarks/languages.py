@@ -39,11 +39,11 @@ from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.rules import reasons
 
 FILTERS = ("language", "gopher_quality", "gopher_repetition", "fineweb", "quality")
-NOISE = 20
+NOISE = 10
 SEED = 20261129
 FEWEST = 10
 """Good pages below which a language is left out."""
-MOST = 150
+MOST = 100
 _VERSES = 20
 _BATCH = 200
 _FREQUENT = 60

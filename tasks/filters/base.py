@@ -69,6 +69,10 @@ class Annotator(Config):
     """Incremented with every code change that changes the measured values; only this annotator then runs again. A
     change of the shared splits increments the version of the stage instead."""
 
+    segmented: ClassVar[bool] = False
+    """Whether its values depend on the words of scripts without spaces, whose version (`tasks.formats.documents.words`)
+    is then part of the fingerprint."""
+
     reads: ClassVar[tuple[str, ...]] = ()
     """Annotators whose columns it reads if they are in use. They run before it; no other columns are passed to it."""
 

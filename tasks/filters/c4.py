@@ -31,14 +31,16 @@ class C4Measures(Annotator):
 
     places: ClassVar[bool] = True
 
-    version: ClassVar[int] = 2
+    segmented: ClassVar[bool] = True
+    version: ClassVar[int] = 3
 
     end_marks: bool = True
     """Drop lines that do not end with a sentence mark. C4: true. FineWeb omits this rule because it drops good texts
     that are short or whose paragraphs end with other marks (figures in docs/filters.md)."""
 
     min_words: int = Field(default=3, ge=0)
-    """Lines with fewer words, split at white space, are dropped. C4: 3."""
+    """Lines with fewer words, split at white space or by a dictionary (`tasks.formats.documents.words`), are dropped.
+    C4: 3."""
 
     max_word_chars: int = Field(default=1000, ge=1)
     """Lines with a longer word are dropped. C4's code: 1,000."""
@@ -85,10 +87,12 @@ class C4Measures(Annotator):
         }
 
     def _fate(self, line: str) -> int:
+        from tasks.formats.documents.words import words
+
         ending = _CITATION.sub("", line) if "[" in line else line
         if self.end_marks and (not ending.endswith(_ENDS) or ending.endswith("...")):
             return _DROPPED
-        if len(line) > self.max_word_chars and max(map(len, line.split())) > self.max_word_chars:
+        if len(line) > self.max_word_chars and max(map(len, words(line))) > self.max_word_chars:
             return _DROPPED
         lower = ending.lower()
         if "lorem ipsum" in lower:

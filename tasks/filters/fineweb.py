@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 class FinewebMeasures(Annotator):
     """Measurements of FineWeb's rules."""
 
-    version: ClassVar[int] = 2
+    segmented: ClassVar[bool] = True
+    version: ClassVar[int] = 3
 
     short: int = Field(default=30, ge=1)
     """Maximum number of characters of a short line. FineWeb: 30."""

@@ -25,11 +25,16 @@ _STOP_WORD_CHARS = 100_000
 _LETTERS_PER_WORD = 10
 """Characters that count as a word at least, in languages other than English: Gopher's longest mean word."""
 _NO_LIST = -1
+# UTF-8 read as Windows-1252 or Latin-1: the first bytes C2 to C5 of Latin letters with a second byte, and the beginning
+# of typographic marks and of Vietnamese vowels.
+_SECOND = "\u0080-\u00bf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ"
+_MOJIBAKE = f"[Â-Å][{_SECOND}]|â€|áº|á»"
 
 
 class GopherQualityMeasures(Annotator):
     """Measurements of Gopher's quality rules; words include punctuation marks (`tasks.filters.counting.words`)."""
 
+    segmented: ClassVar[bool] = True
     version: ClassVar[int] = 3
 
     reads: ClassVar[tuple[str, ...]] = ("language",)
@@ -47,7 +52,8 @@ class GopherQualityMeasures(Annotator):
     measures: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("words", "symbols", "letters", "hashes", "ellipses"), "int32"),
         **dict.fromkeys(("lines", "bullets", "ellipsis_lines", "stop_words"), "int32"),
-        "mean_word": "float32",
+        **dict.fromkeys(("mean_word", "stop_share"), "float32"),
+        "mojibake": "int32",
         "english": "bool",
     }
 
@@ -60,7 +66,9 @@ class GopherQualityMeasures(Annotator):
         """Counts words, words of symbols only, words with a letter, "#", ellipses, and lines of several kinds.
 
         `mean_word` is the mean length, in code points, of the words that are not symbols; 0 if there are none.
-        `stop_words` are those of the document's language; -1 if none are known.
+        `stop_words` are the different ones of the document's language, `stop_share` their share of all words; -1 and NaN
+        if none are known. The share is not measured in English. `mojibake` counts sequences of characters that are
+        UTF-8 decoded with a wrong character set.
         """
         import numpy as np
         import pyarrow.compute as pc
@@ -79,21 +87,27 @@ class GopherQualityMeasures(Annotator):
             "lines": np.diff(lines.starts) - (lines.chars[lines.starts[1:] - 1] == 0),
             "bullets": lines.per_document(bullet.to_numpy(zero_copy_only=False)),
             "ellipsis_lines": lines.per_document(ellipsis.to_numpy(zero_copy_only=False)),
-            "stop_words": self._stop_words(batch),
+            **self._stop_words(batch),
+            "mojibake": pc.count_substring_regex(batch.column, _MOJIBAKE),
             "english": [language in self.english for language in batch.languages],
         }
 
-    def _stop_words(self, batch: "DocumentBatch") -> "NDArray[np.int64]":
-        """Returns the number of different stop words of each document."""
+    def _stop_words(self, batch: "DocumentBatch") -> "dict[str, NDArray[Any]]":
+        """Returns the number of different stop words of each document, and their share of all words."""
+        import numpy as np
+
         counts = batch.words.stop_words.copy()
+        shares = np.full(len(batch), np.nan, np.float32)
         known = {**(shipped().stop_words if self.shipped else {}), **self.stop_words}
         for row, (language, text) in enumerate(zip(batch.languages, batch.texts, strict=True)):
             if language in self.english:
                 continue
-            stop_words = frozenset(known.get(language, ()))
-            found = len(stop_words & set(plain_words(text[:_STOP_WORD_CHARS]))) if stop_words else _NO_LIST
-            counts[row] = found
-        return counts
+            counts[row] = _NO_LIST
+            if stop_words := frozenset(known.get(language, ())):
+                words = list(plain_words(text[:_STOP_WORD_CHARS]))
+                found = [word for word in words if word in stop_words]
+                counts[row], shares[row] = len(set(found)), len(found) / max(1, len(words))
+        return {"stop_words": counts, "stop_share": shares}
 
 
 class GopherQuality(Filter):
@@ -138,8 +152,15 @@ class GopherQuality(Filter):
     """Fewer different words of {the, be, to, of, and, that, have, with}: `gopher_quality_stop_words`. Paper: 2. In other
     languages those of the language."""
 
+    min_stop_share: float | None = Field(default=None, ge=0, le=1)
+    """Smaller share of stop words, in languages other than English: `gopher_quality_stop_share`. None: no limit."""
+
+    max_mojibake: float | None = Field(default=None, ge=0)
+    """More sequences of wrongly decoded characters per word: `gopher_quality_mojibake`. None: no limit."""
+
     elsewhere: ClassVar[Mapping[str, Any]] = {
         "all_languages": True,
+        "max_mojibake": 0.01,
         "min_mean_word": None,
         "max_mean_word": None,
         "min_stop_words": 0,
@@ -173,3 +194,6 @@ class GopherQuality(Filter):
         yield limit("max_ellipsis_lines", "ellipsis_lines", share(measured["ellipsis_lines"], lines))
         yield limit("min_letters", "few_letters", share(measured["letters"], words))
         yield limit("min_stop_words", "stop_words", measured["stop_words"], english & (measured["stop_words"] > _NO_LIST))
+        has_share = ~np.isnan(measured["stop_share"])
+        yield limit("min_stop_share", "stop_share", measured["stop_share"], has_share)
+        yield limit("max_mojibake", "mojibake", share(measured["mojibake"], words))

@@ -3,7 +3,8 @@
 Source of every rule and limit: Rae et al., arXiv 2112.11446, appendix A.1.1 "Repetition removal", table A1. The paper
 does not define how characters are counted; this is done as in datatrove's GopherRepetitionFilter. Shares are of the
 whole text; the top n-gram is counted with its inner spaces, repeated n-grams without them; counting continues after the
-last word of a repeated n-gram.
+last word of a repeated n-gram. In scripts without spaces the inner spaces count too, although the text has none, as in
+datatrove, for whose figures published limits of these languages are made.
 """
 
 import re
@@ -27,6 +28,9 @@ _PARAGRAPH_END = re.compile(r"\n{2,}")
 
 class GopherRepetitionMeasures(Annotator):
     """Measurements of Gopher's repetition rules, in code points unless stated otherwise."""
+
+    segmented: ClassVar[bool] = True
+    version: ClassVar[int] = 2
 
     measures: ClassVar[Mapping[str, str]] = dict.fromkeys(
         (

@@ -12,15 +12,16 @@ carry an English limit over. Used are two of them:
 
 The looser of both counts. A limit is never looser than `Derived.loosest`, and, as the reference is of few kinds of text,
 never stricter than the English one; except the longest mean word, because a limit for words of letters says nothing
-about Chinese. Stop words are the words with a share of at
-least MIN_SHARE of all words, or the FEWEST most frequent ones, as in FineWeb2; the share of a word is the least of the
-shares in the sources of the reference, so that the subject of one manual is no stop word. At least `min_stop_words`
-different ones are in all but RARE of the excerpts of EXCERPT words; GOPHER at most.
+about Chinese.
+
+Stop words are the STOP_WORDS most frequent words; of an alphabet, those of two letters and more. The share of a word is
+the least of the shares in the sources of the reference, so that the subject of one manual is no stop word. Each script
+of a language has its own list. A text has at least HALF the share of stop words that all but DROPPED of the pages have.
 """
 
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -31,19 +32,21 @@ from tasks.filters.batch import DocumentBatch
 from tasks.filters.catalogue import annotator, filter_of
 from tasks.filters.language_values import plain_words
 
-DROPPED = 0.005
+DROPPED = 0.003
 """Maximum share of the reference text that a limit drops."""
-MIN_SHARE = 0.008
-FEWEST = 8
-MOST = 40
-"""Minimum share of a stop word, and numbers of stop words."""
-RARE, GOPHER = 0.02, 2
-"""Share of excerpts without `min_stop_words`, and Gopher's number for English."""
-EXCERPT = 60
-"""Words of an excerpt in which stop words are counted: a text of few words more than `min_words`."""
+STOP_WORDS = 50
+"""Stop words of a script."""
+HALF = 0.5
+"""Other kinds of text have fewer stop words than a manual: news half as many."""
+MIN_STOP_WORDS = 2
+"""Gopher's number of different stop words."""
 FEWEST_DOCUMENTS = 6
 """Documents below which no limits are derived."""
 _SOURCE_WORDS = 2_000
+_SCRIPT_SHARE = 0.05
+"""Minimum share of a script of the words of the reference."""
+_CJK = ("CJK", "HIRAGANA", "KATAKANA")
+"""Scripts of Japanese and Chinese, in the names of Unicode's characters."""
 _BATCH = 200
 
 
@@ -62,7 +65,7 @@ DERIVED = (
     Derived("gopher_quality", "max_mean_word", 20.0, stricter=True),
     Derived("gopher_quality", "min_letters", 0.6),
     Derived("fineweb", "min_sentence_lines", 0.0),
-    Derived("fineweb", "max_short_lines", 0.9),
+    Derived("fineweb", "max_short_lines", 1.0),
     Derived("fineweb", "max_line_ends", 0.5),
     *(Derived("gopher_repetition", f"max_top_ngram.{size}", 0.3) for size in (2, 3, 4)),
     *(Derived("gopher_repetition", f"max_duplicate_ngram.{size}", 0.4) for size in range(5, 11)),
@@ -119,13 +122,15 @@ def derive(language: str, texts: Sequence[Text], english: Mapping[str, Spread]) 
         bound = _bound(one, values, side, spreads[path], english[path])
         _assign(limits.setdefault(one.filter, {}), one.path, bound)
     if english:
-        limits["gopher_quality"]["min_stop_words"] = _min_stop_words(words, frozenset(stop_words))
+        limits["gopher_quality"]["min_stop_words"] = MIN_STOP_WORDS
+        limits["gopher_quality"]["min_stop_share"] = _min_stop_share(words, frozenset(stop_words))
     by_source: Counter[str] = Counter(source for _, source in texts)
     reference = {
         "documents": dict(sorted(by_source.items())),
         "words": sum(len(of) for _, of in words),
-        "spreads": {path: [round(spread.mean, 4), round(spread.deviation, 4)] for path, spread in spreads.items()},
     }
+    if not english:
+        reference["spreads"] = {path: [round(one.mean, 4), round(one.deviation, 4)] for path, one in spreads.items()}
     return Values(reference, stop_words, limits)
 
 
@@ -176,30 +181,47 @@ def _assign(limits: dict[str, Any], path: str, value: float) -> None:
 
 
 def stop_words_of(texts: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
-    """Returns the stop words of texts, given as source and words, by share; words with a letter only.
+    """Returns the stop words of texts, given as source and words, by script and share.
 
     >>> words = "und in the house und im haus und da".split()
     >>> stop_words_of([("a", words * 900), ("b", ["und", "haus"] * 2000)])[:2]
     ['und', 'haus']
     """
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    counts: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
     for source, words in texts:
-        counts[source].update(word for word in words if any(map(str.isalpha, word)))
+        script = _script(words)
+        counts[script][source].update(word for word in words if _can_stop(word))
+    totals = {script: sum(count.total() for count in by_source.values()) for script, by_source in counts.items()}
+    found: dict[str, None] = {}
+    for script, total in sorted(totals.items(), key=lambda item: -item[1]):
+        if total >= _SCRIPT_SHARE * sum(totals.values()):
+            found.update(dict.fromkeys(_of_script(counts[script])))
+    return list(found)
+
+
+def _of_script(counts: Mapping[str, Counter[str]]) -> list[str]:
     largest = max(counts, key=lambda source: counts[source].total())
     sources = [source for source in counts if source == largest or counts[source].total() >= _SOURCE_WORDS]
     shares = {
         word: min(counts[source][word] / counts[source].total() for source in sources) for word in counts[largest]
     }
-    ranked = sorted(shares, key=lambda word: (-shares[word], word))
-    frequent = sum(share >= MIN_SHARE for share in shares.values())
-    return list(islice(ranked, min(MOST, max(FEWEST, frequent))))
+    return sorted((word for word in shares if shares[word]), key=lambda word: (-shares[word], word))[:STOP_WORDS]
 
 
-def _min_stop_words(texts: Sequence[tuple[str, Sequence[str]]], stop_words: frozenset[str]) -> int:
-    """Returns the different stop words that nearly every excerpt has, 1 at least: a text without any is no prose."""
-    counts = [
-        len(stop_words.intersection(words[begin : begin + EXCERPT]))
-        for _, words in texts
-        for begin in range(0, len(words) - EXCERPT + 1, EXCERPT)
-    ]
-    return max(1, min(GOPHER, int(np.quantile(counts, RARE)))) if counts else 1
+def _script(words: Sequence[str]) -> str:
+    """Returns the script of most of the words, by the first letter of each."""
+    letters = (next((char for char in word if char.isalpha()), "") for word in words)
+    names = Counter(unicodedata.name(char, "?").split()[0] for char in letters if char)
+    script = names.most_common(1)[0][0] if names else "?"
+    return "CJK" if script in _CJK else script
+
+
+def _can_stop(word: str) -> bool:
+    """Returns whether a word has a letter, and more than one if its letters have upper and lower case."""
+    letters = [char for char in word if char.isalpha()]
+    return len(letters) > 1 or (bool(letters) and letters[0].lower() == letters[0].upper())
+
+
+def _min_stop_share(texts: Sequence[tuple[str, Sequence[str]]], stop_words: frozenset[str]) -> float:
+    shares = [sum(word in stop_words for word in words) / max(1, len(words)) for _, words in texts]
+    return round(HALF * float(np.quantile(shares, DROPPED)), 3)

@@ -35,6 +35,8 @@ class PerplexityMeasures(Annotator):
     """
 
     splits: ClassVar[tuple[str, ...]] = ()
+    segmented: ClassVar[bool] = True
+    version: ClassVar[int] = 2
     reads: ClassVar[tuple[str, ...]] = ("language",)
 
     file: str = ""

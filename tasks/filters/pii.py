@@ -47,7 +47,8 @@ class Pii(Annotator):
     places: ClassVar[bool] = True
 
     splits: ClassVar[tuple[str, ...]] = ()
-    version: ClassVar[int] = 2
+    segmented: ClassVar[bool] = True
+    version: ClassVar[int] = 3
 
     kinds: tuple[Kind, ...] = ("email", "phone", "ip", "ssn", "card", "iban", "address")
     """Kinds of personal data to search for. The kind of a span is also its placeholder, such as `<email>`."""
@@ -71,7 +72,7 @@ class Pii(Annotator):
         self._names = NameRecogniser(self.names) if self.names else None
 
     def type(self) -> "pa.StructType":
-        """See `Annotator.type`; `start` and `end` are in code points, words are separated by white space."""
+        """See `Annotator.type`; `start` and `end` are in code points; words: `tasks.formats.documents.words`."""
         import pyarrow as pa
 
         span = [pa.field("kind", pa.string(), nullable=False)]
@@ -91,6 +92,7 @@ class Pii(Annotator):
         from tasks.filters.recognisers.folding import DOT
         from tasks.filters.recognisers.scan import find
         from tasks.filters.recognisers.span import resolve
+        from tasks.formats.documents.words import words
 
         dots = pc.match_substring(batch.column, DOT, ignore_case=True).to_pylist()
         matches = [find(text, self.kinds, self.countries, dot) for text, dot in zip(batch.texts, dots, strict=True)]
@@ -106,7 +108,7 @@ class Pii(Annotator):
             "count": counts,
             # Words are counted only in the few texts with spans.
             "per_1000_words": [
-                count * 1000 / len(text.split()) if count else 0.0
+                count * 1000 / len(words(text)) if count else 0.0
                 for count, text in zip(counts, batch.texts, strict=True)
             ],
         }

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 from tasks.core.config import Config
 from tasks.core.stage import Inputs, Output
 from tasks.formats.documents.external_files import DatasetFiles
+from tasks.formats.documents.words import WORDS
 from tasks.formats.lakes import TableAddress
 
 External = list[str] | DatasetFiles | TableAddress
@@ -41,3 +42,8 @@ class Hooks(Generic[C]):
         """Returns the hooks of the module of a stage."""
         hooks: Hooks[Any] = getattr(module, "HOOKS", cls())
         return hooks
+
+
+def words_version(_: Config) -> Mapping[str, str]:
+    """Returns the version of the segmentation of scripts without spaces: the hook `code` of stages that count words."""
+    return {"words": WORDS}

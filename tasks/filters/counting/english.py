@@ -8,8 +8,9 @@ the resulting verdicts.
 If the word is not in the table, as in nine chunks of ten, all marks around it are split off at once; otherwise the
 rules are applied mark by mark. Both ways give the same tokens.
 
-Differences from spaCy: the end marks of Tibetan, Burmese and Khmer are split off; letters are those of Unicode where spaCy lists scripts, and URLs are matched by a simpler
-pattern. In 53 MB of English text from eleven domains, one chunk in 80,000 is split differently.
+Differences from spaCy: the end marks of Tibetan, Burmese and Khmer are split off; letters are those of Unicode where
+spaCy lists scripts, and URLs are matched by a simpler pattern. In 53 MB of English text from eleven domains, one chunk
+in 80,000 is split differently.
 """
 
 import re

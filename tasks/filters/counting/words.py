@@ -1,7 +1,9 @@
 """The words and punctuation marks of many documents as arrays, with the kind of each word.
 
 In scripts written without spaces, words are those of a dictionary (`tasks.formats.documents.words`); lines and their
-characters remain those of the text. Every distinct chunk of text is split once per process (`tasks.filters.counting.english`) and every distinct word is
+characters remain those of the text.
+
+Every distinct chunk of text is split once per process (`tasks.filters.counting.english`) and every distinct word is
 classified once: symbols only, without a letter, punctuation only, sentence end, stop word. A document then costs a
 lookup per chunk and sums over arrays. Tables that have grown too large are dropped; no result depends on them.
 """

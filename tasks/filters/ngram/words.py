@@ -7,8 +7,9 @@ become their ASCII equivalents, so that numbers and kinds of quotation marks do 
 accents are kept, since missing accents indicate poor text, and words are not split into SentencePiece tokens, which
 would need another model. The rules:
 
-- A word is a run of letters, digits and their combining marks; in scripts without spaces (Thai, Han, kana ...) every
-  letter is a word. Any other visible character is a word: `don't` is three words.
+- A word is a run of letters, digits and their combining marks; in scripts without spaces (Thai, Han, kana ...) words
+  are those of a dictionary (`tasks.formats.documents.words`). Any other visible character, except Tibetan's mark
+  between syllables, is a word: `don't` is three words.
 - A line is a sentence unless it is blank. A line of more than 2^17 characters is split, at a space if it has one.
 - Invisible format characters (soft hyphen, zero-width joiners, variation selectors) are ignored.
 
@@ -27,22 +28,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.formats.documents.text import mix
+from tasks.formats.documents.words import TSEK, WORDS, spaced
 
-VERSION = 1
+VERSION = f"2, {WORDS}"
 """Stored in models; incremented when texts are split differently."""
 
 BLOCK = 1 << 17
 """Code points that are split at once: they fit into the processor's caches."""
 
 # Classes of characters. `_bound` depends on their order.
-_SPACE, _LINE_END, _MARK, _LETTER, _JOINED, _IN_WORD, _ABSENT = range(7)
+_SPACE, _LINE_END, _MARK, _JOINED, _IN_WORD, _ABSENT = range(6)
 # Everything up to the last letter of the Tertiary Ideographic Plane; the few points beyond are invisible or private.
 _POINTS = 0x33480
 _LINE_ENDS = frozenset("\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029")
-_UNSPACED = (
-    *((0x0E01, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3041, 0x30FF)),
-    *((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3347F)),
-)
+_TSEK = frozenset(map(chr, TSEK))
 _QUOTES = {**dict.fromkeys("‘’‚‛‹›ʼ′`´", "'"), **dict.fromkeys("“”„‟«»″「」『』〝〞", '"')}
 _STOPS = {"。": ".", "、": ",", "…": ".", "•": "*", "·": "*", "−": "-", "⁄": "/"}
 
@@ -83,7 +82,7 @@ def split(texts: Sequence[str]) -> Iterator[WordBlock]:
     owners: list[int] = []
     size = 0
     for number, text in enumerate(texts):
-        for piece in _pieces(text):
+        for piece in _pieces(spaced(text)):
             if pieces and size + len(piece) > BLOCK:
                 yield _block(pieces, owners)
                 pieces, owners, size = [], [], 0
@@ -204,8 +203,6 @@ def _tables() -> _Tables:
     categories = [unicodedata.category(char) for char in points]
     kinds = np.array([*map(_kind, points, categories), _ABSENT], np.uint8)
     folded = np.array([*(ord(_fold(*pair)) for pair in zip(points, categories, strict=True)), _POINTS], np.uint32)
-    for first, last in _UNSPACED:
-        kinds[(kinds == _IN_WORD) & (folded >= first) & (folded <= last)] = _LETTER
     bounds = [_bound(pair >> 3, pair & 7) for pair in range(64)]
     return _Tables(kinds, folded, _mixed(folded.astype(np.uint64)), np.array(bounds, np.uint8))
 
@@ -213,7 +210,7 @@ def _tables() -> _Tables:
 def _kind(char: str, category: str) -> int:
     if char in _LINE_ENDS:
         return _LINE_END
-    if category in ("Zs", "Cc", "Cs", "Co", "Cn"):
+    if category in ("Zs", "Cc", "Cs", "Co", "Cn") or char in _TSEK:
         return _SPACE
     if category == "Cf" or "\ufe00" <= char <= "\ufe0f":
         return _ABSENT
@@ -242,9 +239,5 @@ def _bound(before: int, after: int) -> int:
         return 3
     if after == _SPACE:
         return 1
-    begins = (
-        after in (_MARK, _LETTER)
-        or (after in (_JOINED, _IN_WORD) and before <= _MARK)
-        or (after == _IN_WORD and before == _LETTER)
-    )
+    begins = after == _MARK or (after in (_JOINED, _IN_WORD) and before <= _MARK)
     return 2 if begins else 0

@@ -2,9 +2,10 @@
 
 `clean` returns the form in which text is stored, without unneeded invisible characters; `normalise` returns the form in
 which texts are compared. Words are split by a regular expression, about 50 times faster than spaCy's blank English
-tokenizer; the trade-off is that languages without spaces are split letter by letter. The filters split words
-differently (`tasks.filters.counting.words`, with punctuation marks), because the published limits are defined on those
-words.
+tokenizer. In scripts without spaces, `words` and `normalise` split letter by letter, so that a part of a text has the
+same words as the part in the text: searches, lists of words and shingles of duplicates need that. What counts words
+takes `normal_words`, which has those of a dictionary. The filters split words differently
+(`tasks.filters.counting.words`, with punctuation marks), because the published limits are defined on those words.
 
 The process that extracts pages imports this module for `clean` only, so everything else is created on first use.
 """
@@ -20,6 +21,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import xxhash
+
+from tasks.formats.documents.words import class_body, spaced
 
 if TYPE_CHECKING:
     import numpy as np
@@ -179,17 +182,7 @@ def _reordered(planes: bool) -> str:
         planes: whether to include marks beyond the Basic Multilingual Plane.
     """
     end = 0x1F000 if planes else 0x10000
-    return _ranges(point for point in range(0x300, end) if unicodedata.combining(chr(point)))
-
-
-def _ranges(points: Iterable[int]) -> str:
-    runs: list[list[int]] = []
-    for point in points:
-        if runs and point == runs[-1][1] + 1:
-            runs[-1][1] = point
-        else:
-            runs.append([point, point])
-    return "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in runs)
+    return class_body(point for point in range(0x300, end) if unicodedata.combining(chr(point)))
 
 
 def without_invisible(text: str, candidates: str) -> str:
@@ -228,12 +221,31 @@ def _without_characters(text: str, characters: re.Pattern[str], candidates: str)
 def normalise(text: str) -> str:
     r"""Returns the form in which texts are compared: NFKC, case-folded, words only, single spaces.
 
-    Ignores punctuation, markup residue, layout, ligatures and invisible characters.
+    Ignores punctuation, markup residue, layout, ligatures and invisible characters. In scripts without spaces each
+    letter is a word. With the words of a dictionary, near-duplicates are found less often than in English: of copies
+    with every 50th word replaced 57 to 100 % (35 % in Burmese) have a similarity of 0.8, and by letters 91 to 100 %;
+    69 % of those in English. Of different texts none is above 0.1 by either.
 
     >>> normalise("Hello,  World!\n") == normalise("hello world")
     True
     """
     return " ".join(words(_folded(text)))
+
+
+def normal_words(text: str) -> list[str]:
+    """Returns the words of a text as `normalise`, in scripts without spaces those of `tasks.formats.documents.words`.
+
+    >>> normal_words("我爱 iPhone！"), normalise("我爱 iPhone！").split()
+    (['我', '爱', 'iphone'], ['我', '爱', 'iphone'])
+    >>> normal_words("中国人民"), normalise("中国人民").split()
+    (['中国', '人民'], ['中', '国', '人', '民'])
+    """
+    folded = _folded(text)
+    separate = spaced(folded)
+    if separate is folded:
+        return words(folded)
+    matches: list[str] = _separate_word().findall(separate.lower())
+    return matches
 
 
 def with_signs(text: str) -> str:
@@ -293,6 +305,11 @@ def _word() -> re.Pattern[str]:
 
 
 @functools.cache
+def _separate_word() -> re.Pattern[str]:
+    return re.compile(f"[\\w{_all_marks()}]+")
+
+
+@functools.cache
 def _token() -> re.Pattern[str]:
     return re.compile(f"{_word().pattern}|{_SIGN}")
 
@@ -303,7 +320,7 @@ def _all_marks() -> str:
 
     Python's `\w` excludes them, which would split Devanagari and Thai words at their vowel signs.
     """
-    marks = _ranges(point for point in range(0x300, 0x10000) if unicodedata.category(chr(point)).startswith("M"))
+    marks = class_body(point for point in range(0x300, 0x10000) if unicodedata.category(chr(point)).startswith("M"))
     return marks + "\u200c\u200d"  # joiners are part of words in Persian and in Indic scripts
 
 

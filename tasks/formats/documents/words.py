@@ -22,6 +22,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 WORDS = "icu 78.3, rules 1"
 """Segmentation by which words are counted: the version of ICU and its dictionaries, and that of the rules here."""
@@ -34,8 +35,9 @@ _HIRAGANA = ((0x3041, 0x3096), (0x309D, 0x309F))
 _KATAKANA = ((0x30A1, 0x30FA), (0x30FC, 0x30FF), (0x31F0, 0x31FF), (0xFF66, 0xFF9F))
 _THAI = ((0x0E01, 0x0E3A), (0x0E40, 0x0E4E))
 _LAO = ((0x0E81, 0x0EBD), (0x0EC0, 0x0ECE), (0x0EDC, 0x0EDF))
-_TSEK = (0x0F0B, 0x0F0C)
-_TIBETAN = ((0x0F00, 0x0F00), _TSEK, (0x0F18, 0x0F19), *((p, p) for p in (0x0F35, 0x0F37, 0x0F39)), (0x0F3E, 0x0FBC))
+TSEK = (0x0F0B, 0x0F0C)
+"""The marks between syllables of Tibetan."""
+_TIBETAN = ((0x0F00, 0x0F00), TSEK, (0x0F18, 0x0F19), *((p, p) for p in (0x0F35, 0x0F37, 0x0F39)), (0x0F3E, 0x0FBC))
 _MYANMAR = (
     *((0x1000, 0x103F), (0x1050, 0x108F), (0x109A, 0x109D)),
     *((0xA9E0, 0xA9EF), (0xA9FA, 0xA9FE), (0xAA60, 0xAA7F)),
@@ -49,9 +51,9 @@ UNSPACED = (
 )
 """First and last code points of the letters of scripts written without spaces."""
 
-# First bytes in UTF-8 of these letters, except of radicals, which only texts with other Chinese letters have: a text
-# that is left with none of them has none of these scripts.
-_OTHER_BYTES = bytes({*range(256)} - {*b"\xe0\xe1\xe3\xe4\xe5\xe6\xe7\xe8\xe9\xea\xef\xf0"})
+# First bytes in UTF-8 of these letters, except of radicals and additional Burmese letters, which only texts with other
+# letters of these scripts have: a text that is left with none of these bytes has none of these scripts.
+_OTHER_BYTES = bytes({*range(256)} - {*b"\xe0\xe1\xe3\xe4\xe5\xe6\xe7\xe8\xe9\xef\xf0"})
 
 
 def spaced(text: str) -> str:
@@ -101,6 +103,8 @@ def _spaced(text: str) -> str:
     """Returns `spaced` of at most BLOCK code points."""
     from icu4py.breakers import WordBreaker
 
+    if not has_unspaced(text):
+        return text
     rules = _rules()
     parts = rules.run.split(text)  # runs of these scripts have odd numbers
     if len(parts) == 1:
@@ -170,11 +174,13 @@ def _rules() -> _Rules:
     extend = class_body(point for point, kind in kinds.items() if kind.startswith("M"))
     extend += "\u200c\u200d\uff9e\uff9f\U000e0100-\U000e01ef"
     letter, katakana = ("".join(map(_range, ranges)) for ranges in (UNSPACED, _KATAKANA))
+    points = chain.from_iterable(range(begin, end + 1) for begin, end in UNSPACED)
+    first = class_body(point for point in points if not kinds.get(point, "").startswith("M"))
     return _Rules(
         letter=re.compile(f"[{letter}]"),
-        run=re.compile(f"([{letter}][{letter}{extend}]*+)"),
+        run=re.compile(f"([{first}][{letter}{extend}]*+)"),
         katakana=re.compile(f"[{katakana}]++(?: [{katakana}]++)++"),
-        torn=re.compile(f" (?=[{extend}{_range(_TSEK)}])"),
+        torn=re.compile(f" (?=[{extend}{_range(TSEK)}])"),
         opening=re.compile(f"[{opening}]"),
         closing=re.compile(f"[^\\s\\w{opening}]*+"),
     )

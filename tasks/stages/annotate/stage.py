@@ -36,6 +36,7 @@ from tasks.core.part import POISON
 from tasks.core.stage import Inputs, Output, Report, total
 from tasks.filters.base import Annotator
 from tasks.filters.catalogue import annotator
+from tasks.formats.documents.words import WORDS
 from tasks.formats.hooks import Hooks
 from tasks.stages.annotate import AnnotateConfig
 from tasks.stages.annotate.measure import Pass, measure_part, models_of, reads_of
@@ -56,8 +57,9 @@ class Group(Config):
     """Settings in the record of a group, which determine its content together with the documents."""
 
     annotator: str
-    code: int
-    """Version of the annotator's code (`Annotator.version`)."""
+    code: int | str
+    """Version of the annotator's code (`Annotator.version`), with that of the segmentation if its values depend on it
+    (`Annotator.segmented`)."""
     settings: dict[str, Any]
     reads: dict[str, str]
     """Fingerprints of the groups that the annotator reads, by annotator."""
@@ -87,8 +89,12 @@ def external(config: AnnotateConfig) -> dict[str, list[str]]:
 
 def code(config: AnnotateConfig) -> dict[str, str]:
     """Returns the versions of annotators, by name, that differ from the default of `Annotator.version`."""
-    versions = {name: annotator(name, config.settings[name]).version for name in config.use}
+    versions = {name: _code_of(annotator(name, config.settings[name])) for name in config.use}
     return {name: str(version) for name, version in versions.items() if version != Annotator.version}
+
+
+def _code_of(current: Annotator) -> int | str:
+    return f"{current.version}, {WORDS}" if current.segmented else current.version
 
 
 HOOKS = Hooks(external=external, code=code)
@@ -220,7 +226,7 @@ def _requested_groups(config: AnnotateConfig, inputs: Inputs) -> dict[str, Reque
         models = models_of(current, inputs)
         group = Group(
             annotator=name,
-            code=current.version,
+            code=_code_of(current),
             settings=config.settings[name],
             reads={other: requested[other].fingerprint for other in reads_of(current, list(requested))},
             models={

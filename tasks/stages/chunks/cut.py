@@ -37,7 +37,7 @@ from tasks.core.stage import Part
 from tasks.formats.dedup import document_ids, sorted_runs
 from tasks.formats.dedup.document_ids import HALVES, row_ids_of
 from tasks.formats.documents.chunks import CHUNK, CODE, HEADING, TEXT, chunk_id, rendered
-from tasks.formats.documents.text import digest128, normalise
+from tasks.formats.documents.text import digest128, normal_words, normalise
 from tasks.formats.documents.tombstones import TAKEDOWN, Tombstones
 from tasks.stages.chunks import ChunksConfig
 from tasks.stages.chunks.structure import PageLayout, TextBlock, blocks
@@ -449,7 +449,7 @@ def garbage_reason(text: str, kind: str, config: ChunksConfig) -> str:
     """
     if kind == HEADING:
         return HEADING_ONLY
-    words = normalise(text).split()
+    words = normal_words(text)
     if len(words) < config.min_words:
         return FEW_WORDS
     if kind != TEXT:

@@ -33,6 +33,7 @@ from tasks.formats.dedup import document_ids, sorted_runs
 from tasks.formats.dedup.document_ids import HALVES, range_of, row_of
 from tasks.formats.dedup.sorted_runs import Buckets, bucket_count
 from tasks.formats.documents.chunks import CHUNK, KIND, REJECTED
+from tasks.formats.hooks import Hooks, words_version
 from tasks.stages.chunks import ChunksConfig
 from tasks.stages.chunks.cut import KEPT, RUN, CutJob, cut_part
 
@@ -42,6 +43,8 @@ COPY = np.dtype([("key", "<u8"), ("of", HALVES)])
 """Record of a duplicate chunk: its row in `cut/` as a row id, and the id of the kept chunk."""
 
 DUPLICATE = "duplicate"
+
+HOOKS = Hooks(code=words_version)
 
 
 def run(config: ChunksConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:

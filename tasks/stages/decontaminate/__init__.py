@@ -36,7 +36,7 @@ class DecontaminateConfig(Config):
     """Evaluation sets to search for; without any, the stage does not run.
 
     Two texts share an n-gram if n consecutive words are equal after normalization, which removes case, punctuation and
-    layout (`tasks.formats.documents.text.normalise`). GPT-3 uses 13 words (Brown et al. 2020, appendix C,
+    layout (`tasks.formats.documents.text.normal_words`). GPT-3 uses 13 words (Brown et al. 2020, appendix C,
     https://arxiv.org/abs/2005.14165), and most later work does too.
     """
 

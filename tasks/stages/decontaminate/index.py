@@ -23,7 +23,7 @@ from tasks.core.stage import Part
 from tasks.formats.documents.external_files import SourceFile, find
 from tasks.formats.documents.json_rows import parsed_rows
 from tasks.formats.documents.parquet_rows import read_rows
-from tasks.formats.documents.text import hash_words, ngrams, normalise
+from tasks.formats.documents.text import hash_words, ngrams, normal_words
 from tasks.stages.decontaminate import DecontaminateConfig, EvaluationSet
 
 ITEMS_FILE, NGRAMS_FILE = "index/items.parquet", "index/ngrams.parquet"
@@ -133,7 +133,7 @@ def build_index(config: DecontaminateConfig, items: Iterable[BenchmarkItem]) -> 
     rows: list[tuple[str, str, int, int, str]] = []
     hashes: list[NDArray[np.uint64]] = [np.empty(0, np.uint64)]
     for item in items:
-        words = normalise(item.text).split()
+        words = normal_words(item.text)
         width = min(config.ngram, len(words))
         item_ngrams = np.empty(0, np.uint64)
         if width >= min(config.shortest, config.ngram):

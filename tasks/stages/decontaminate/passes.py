@@ -30,7 +30,7 @@ from tasks.formats.documents.document import (
     TOP_ITEM,
     with_ids_digest,
 )
-from tasks.formats.documents.text import hash64, hash_words, normalise
+from tasks.formats.documents.text import hash64, hash_words, normal_words
 from tasks.formats.documents.text import ngrams as ngrams_of
 from tasks.stages.decontaminate.index import ITEMS_FILE, NgramIndex
 
@@ -115,8 +115,7 @@ def _hits(index: NgramIndex, texts: Sequence[str]) -> Iterator[tuple[int, pa.Tab
     """Yields, for each text with a hit, its index, its HITS ordered by word, and the hash of its normalized form."""
     if not index.widths:
         return  # every item is too short
-    normalized = [normalise(text) for text in texts]
-    words_by_text = [words.split() for words in normalized]
+    words_by_text = [normal_words(text) for text in texts]
     ends = np.cumsum([len(words) for words in words_by_text])
     hashes = hash_words([word for words in words_by_text for word in words])
     columns: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = []
@@ -137,7 +136,7 @@ def _hits(index: NgramIndex, texts: Sequence[str]) -> Iterator[tuple[int, pa.Tab
         hit = [np.zeros(end - start), words, wide, begins[words], stops[words + wide - 1], numbers[start:end]]
         hits = [pa.array(column).cast(field.type) for column, field in zip(hit, HITS, strict=True)]
         table = pa.table(hits, schema=HITS)
-        yield row, table, hash64(normalized[row])
+        yield row, table, hash64(" ".join(words_by_text[row]))
 
 
 def word_positions(text: str, words: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -149,13 +148,13 @@ def word_positions(text: str, words: int) -> tuple[NDArray[np.int64], NDArray[np
 
     Args:
         text: a text.
-        words: number of words of `normalise(text)`.
+        words: number of words of `normal_words(text)`.
 
     Returns:
         starts and ends, int64 arrays of shape (words,).
     """
     chunks = list(_CHUNK.finditer(text))
-    counts = [len(normalise(chunk[0]).split()) for chunk in chunks]
+    counts = [len(normal_words(chunk[0])) for chunk in chunks]
     if sum(counts) != words:
         return np.zeros(words, np.int64), np.full(words, len(text), np.int64)
     begins = np.array([chunk.start() for chunk in chunks], np.int64)

@@ -43,7 +43,7 @@ from tasks.formats.documents.document import (
     SETS_FILE,
     parts_of,
 )
-from tasks.formats.hooks import Hooks
+from tasks.formats.hooks import Hooks, words_version
 from tasks.stages.decontaminate import DecontaminateConfig
 from tasks.stages.decontaminate.index import ITEMS_FILE, build_index, files_of, read_items, write_index
 from tasks.stages.decontaminate.passes import (
@@ -88,7 +88,7 @@ def external(config: DecontaminateConfig) -> dict[str, list[str]]:
     return {f"evaluation:{settings.name}": [file.local() for file in files_of(settings)] for settings in config.sets}
 
 
-HOOKS = Hooks(external=external)
+HOOKS = Hooks(external=external, code=words_version)
 
 
 def run(config: DecontaminateConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:

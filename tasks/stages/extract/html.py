@@ -95,6 +95,12 @@ _FEW = 2_000
 _EQUAL = 36
 # Maximum number of tags to analyze with arrays: a dozen arrays of this length take 60 MB.
 _MOST_COUNTED = 500_000
+# Letters of Khitan, a script that no page is written in, which stand for the joiners while trafilatura reads a page.
+_STAND_INS = {"\u200c": "\U00018cd4", "\u200d": "\U00018cd5"}
+_JOINER_SOURCES = {
+    "\u200c": re.compile("\u200c|&(?:zwnj|#8204|#[xX]200[cC]);"),
+    "\u200d": re.compile("\u200d|&(?:zwj|#8205|#[xX]200[dD]);"),
+}
 # Length of ten thousand attributes of one letter each, with the spaces between them.
 _LONG = 2 * MAX_ATTRIBUTES
 
@@ -133,8 +139,9 @@ def read_page(
     config = config or _defaults()
     tree, source = parsed(html, source)
     metadata = read_page_metadata(tree, url, fetched_at)
-    if show(tree, source) and config.extractor == "trafilatura":
-        html = str(tree)
+    changed = show(tree, source)
+    if config.extractor == "trafilatura":
+        html = str(tree) if changed else source.decode("utf-8", "surrogatepass")
     text, whole = _text(html, tree, metadata.stated_title, config)
     return ExtractedPage(text, metadata, whole)
 
@@ -280,8 +287,13 @@ def trafilatura_text(html: str, *, comments: bool = False) -> str:
 
     # It logs a warning for every page without main text; the stage counts these pages.
     logging.getLogger("trafilatura").setLevel(logging.CRITICAL)
-    text: str | None = trafilatura.extract(html, favor_precision=True, include_comments=comments)
-    return text or ""
+    # It removes all invisible characters, also the joiners without which Persian and Indic words are misspelt.
+    for joiner, stand_in in _STAND_INS.items():
+        html = _JOINER_SOURCES[joiner].sub(stand_in, html)
+    text: str = trafilatura.extract(html, favor_precision=True, include_comments=comments) or ""
+    for joiner, stand_in in _STAND_INS.items():
+        text = text.replace(stand_in, joiner)
+    return text
 
 
 def refuse_bombs(source: bytes) -> None:

@@ -10,8 +10,8 @@ class ParagraphsConfig(Config):
     """Search for repeated paragraphs, and the criteria of repetition.
 
     A paragraph is a line of text. Two are equal if their words are, without case, punctuation and layout
-    (`tasks.formats.documents.text.normalise`). The first text with a repeated paragraph, by (fetched_at, id), keeps it;
-    in all other texts it counts as repeated.
+    (`tasks.formats.documents.text.normal_words`). The first text with a repeated paragraph, by (fetched_at, id), keeps
+    it; in all other texts it counts as repeated.
     """
 
     enabled: bool = False

@@ -26,7 +26,7 @@ from tasks.formats.dedup import document_ids, sorted_runs
 from tasks.formats.dedup.document_ids import HALVES
 from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.formats.documents.document import PARAGRAPHS, REPEAT, REPEATED, REPEATED_SPANS, REPEATS, with_ids_digest
-from tasks.formats.documents.text import hash64, normalise
+from tasks.formats.documents.text import hash64, normal_words
 from tasks.formats.web.domain import domain_of
 from tasks.stages.paragraphs import ParagraphsConfig
 
@@ -92,7 +92,7 @@ def paragraphs(text: str) -> Iterator[Paragraph]:
     """
     at = 0
     for line in text.split("\n"):
-        if normal := normalise(line):
+        if normal := " ".join(normal_words(line)):
             begin = at + len(line) - len(line.lstrip())
             yield Paragraph(begin, begin + len(line.strip()), normal)
         at += len(line) + 1

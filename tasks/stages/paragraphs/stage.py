@@ -32,6 +32,7 @@ from tasks.core.pages import template
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report, total
 from tasks.formats.dedup.sorted_runs import Buckets, bucket_count
 from tasks.formats.documents.document import parts_of
+from tasks.formats.hooks import Hooks, words_version
 from tasks.stages.paragraphs import ParagraphsConfig
 from tasks.stages.paragraphs.passes import (
     COUNTS,
@@ -54,6 +55,8 @@ BOILERPLATE = pa.schema(
         *(EXAMPLE.field(name) for name in ("url", "example")),
     ]
 )
+
+HOOKS = Hooks(code=words_version)
 
 
 def run(config: ParagraphsConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:

@@ -32,7 +32,7 @@ from tasks.filters.batch import DocumentBatch
 from tasks.filters.language import LanguageLabels
 from tasks.filters.ngram.files import ABOUT, write_arpa
 from tasks.filters.ngram.model import NgramModel, Scores
-from tasks.formats.hooks import Hooks
+from tasks.formats.hooks import Hooks, words_version
 from tasks.stages.perplexity import ANY_LANGUAGE, PerplexityConfig, ReferenceText
 from tasks.stages.perplexity.estimate import EstimatedModel, estimate
 from tasks.stages.perplexity.reference import (
@@ -88,7 +88,7 @@ def external(config: PerplexityConfig) -> dict[str, list[str]]:
     }
 
 
-HOOKS = Hooks(external=external)
+HOOKS = Hooks(external=external, code=words_version)
 
 
 def run(config: PerplexityConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:

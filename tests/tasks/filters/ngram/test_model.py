@@ -8,7 +8,7 @@ import pytest
 
 from tasks.core.errors import InputError
 from tasks.filters.ngram.model import MODEL, NgramModel
-from tasks.filters.ngram.words import hash_words, words
+from tasks.filters.ngram.words import VERSION, hash_words, words
 from tests.tasks.stages.perplexity.learning import VERSES, babble, learnt, model
 from tests.tasks.stages.perplexity.test_estimate import table
 
@@ -119,7 +119,7 @@ def test_a_saved_model_scores_the_same_and_saves_the_same_bytes(tmp_path: Path) 
 
 def test_a_model_of_another_version_is_refused(tmp_path: Path) -> None:
     saved(model(VERSES), tmp_path)
-    (tmp_path / MODEL).write_text((tmp_path / MODEL).read_text().replace('"words": 1', '"words": 0'))
+    (tmp_path / MODEL).write_text((tmp_path / MODEL).read_text().replace(VERSION, "1"))
     with pytest.raises(InputError, match="another version of Sluice"):
         NgramModel.load(lambda name: str(tmp_path / name))
 

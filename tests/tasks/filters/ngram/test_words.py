@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.filters.ngram.words import BLOCK, hash_words, split, words
+from tasks.formats.documents.words import spaced
 
 
 @pytest.mark.parametrize(
@@ -18,7 +19,8 @@ from tasks.filters.ngram.words import BLOCK, hash_words, split, words
         ("1,024 files in ٣٤ days", [["0", ",", "000", "files", "in", "00", "days"]]),
         ("“Quoted” ‘so’ – or «so»…", [['"', "quoted", '"', "'", "so", "'", "-", "or", '"', "so", '"', "."]]),
         ("snake_case --flag", [["snake", "_", "case", "-", "-", "flag"]]),
-        ("中文字 and ภาษา", [["中", "文", "字", "and", "ภ", "า", "ษ", "า"]]),
+        ("中国人民 and ภาษาไทย", [["中国", "人民", "and", "ภาษา", "ไทย"]]),
+        ("བོད་སྐད་། ཨ", [["བོད", "སྐད", "།", "ཨ"]]),
         ("हिन्दी में", [["हिन्दी", "में"]]),
         ("ＦＵＬＬ　ｗｉｄｔｈ１２", [["full", "width00"]]),
         (
@@ -99,9 +101,9 @@ def test_every_split_equals_that_of_a_character_by_character_reference(text: str
 def by_the_rules(text: str) -> list[list[str]]:
     """The rules of `tasks.filters.ngram.words`, for the characters of the test above."""
     sentences: list[list[str]] = []
-    for line in text.replace("\r", "\n").replace("\x85", "\n").split("\n"):
+    for line in spaced(text).replace("\r", "\n").replace("\x85", "\n").split("\n"):
         tokens: list[str] = []
-        open_word = alone = False
+        open_word = False
         for raw in line:
             category = unicodedata.category(raw)
             if category == "Cf":
@@ -113,12 +115,11 @@ def by_the_rules(text: str) -> list[list[str]]:
             if category in ("Zs", "Cc"):
                 open_word = False
                 continue
-            lone = raw in "中ภｦ"
-            if tokens and open_word and (mark or (letter and not lone and not alone)):
+            if tokens and open_word and (mark or letter):
                 tokens[-1] += char
             else:
                 tokens.append(char)
-            open_word, alone = mark or letter, lone
+            open_word = mark or letter
         if tokens:
             sentences.append(tokens)
     return sentences
