@@ -41,7 +41,7 @@ from tasks.stages.consolidate.rules import reasons
 FILTERS = ("language", "gopher_quality", "gopher_repetition", "fineweb", "quality")
 NOISE = 10
 SEED = 20261129
-FEWEST = 10
+FEWEST = 4
 """Good pages below which a language is left out."""
 MOST = 100
 _VERSES = 20
@@ -145,7 +145,7 @@ def keywords(rng: random.Random, pages: Sequence[str]) -> str:
     """See the module."""
     counts = Counter(plain_words("\n".join(pages)))
     frequent = {word for word, _ in counts.most_common(_FREQUENT)}
-    rare = [word for word in counts if word not in frequent and any(map(str.isalpha, word))]
+    rare = [word for word in counts if word not in frequent and any(map(str.isalpha, word))] or list(counts)
     return "\n".join(", ".join(rng.choices(rare, k=30)) + "." for _ in range(8))
 
 

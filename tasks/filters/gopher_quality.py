@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from tasks.filters.base import Annotator, Filter, Measurements, Threshold, share
-from tasks.filters.language_values import ENGLISH, plain_words, require_shipped, shipped
+from tasks.filters.language_values import CHARS_PER_WORD, ENGLISH, plain_words, require_shipped, shipped
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 _STOP_WORD_CHARS = 100_000
 """Characters of a text in which stop words of languages other than English are searched; bounds the memory."""
-_LETTERS_PER_WORD = 10
-"""Characters that count as a word at least, in languages other than English: Gopher's longest mean word."""
 _NO_LIST = -1
 # UTF-8 read as Windows-1252 or Latin-1: the first bytes C2 to C5 of Latin letters with a second byte, and the beginning
 # of typographic marks and of Vietnamese vowels.
@@ -173,7 +171,7 @@ class GopherQuality(Filter):
         words, plain, mean = measured["words"], measured["words"] - measured["symbols"], measured["mean_word"]
         lines, english = measured["lines"], measured["english"].astype(bool) | self.all_languages
         if self.all_languages:
-            words_of_chars = (plain * mean / _LETTERS_PER_WORD).astype(int)
+            words_of_chars = (plain * mean / CHARS_PER_WORD).astype(int)
             enough = np.maximum(plain, words_of_chars)
         else:
             enough = plain

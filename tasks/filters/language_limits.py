@@ -3,20 +3,25 @@
 Reads clean texts of the language, a page each; returns stop words and limits.
 
 The method is that of FineWeb2 (Penedo et al., arXiv 2506.20920, section on filtering), which compares several ways to
-carry an English limit over. Used are two of them:
+carry an English limit over. Used are three of them:
 
 - "MeanStd": the limit is as many standard deviations from the mean of the language as the English limit is from the
   mean of English. Reference texts are translations of each other, so the difference between two languages is one of the
   languages and not of the texts.
+- "MedianRatio", for the mean word, with means: the limit has the same ratio to the mean as in English. Pages of one text
+  are more alike than those of manuals, and have too small a deviation.
 - "Quantile", here as a bound: a limit drops at most DROPPED of the reference text, which is clean.
 
-The looser of both counts. A limit is never looser than `Derived.loosest`, and, as the reference is of few kinds of text,
+The loosest counts. A limit is never looser than `Derived.loosest`, and, as the reference is of few kinds of text,
 never stricter than the English one; except the longest mean word, because a limit for words of letters says nothing
-about Chinese.
+about Chinese. A language whose mean word has more than LONGEST_MEAN characters is written without spaces or with other
+marks between words, and has no limits on it.
 
 Stop words are the STOP_WORDS most frequent words; of an alphabet, those of two letters and more. The share of a word is
 the least of the shares in the sources of the reference, so that the subject of one manual is no stop word. Each script
-of a language has its own list. A text has at least HALF the share of stop words that all but DROPPED of the pages have.
+of a language has its own list. A text has at least HALF the share of stop words that all but DROPPED of the pages have,
+and QUARTER of it if the pages are of one source; their lines are then no model of those of other pages, and need not end
+as sentences.
 """
 
 import unicodedata
@@ -36,8 +41,9 @@ DROPPED = 0.003
 """Maximum share of the reference text that a limit drops."""
 STOP_WORDS = 50
 """Stop words of a script."""
-HALF = 0.5
+HALF, QUARTER = 0.5, 0.25
 """Other kinds of text have fewer stop words than a manual: news half as many."""
+LONGEST_MEAN = 20.0
 MIN_STOP_WORDS = 2
 """Gopher's number of different stop words."""
 FEWEST_DOCUMENTS = 6
@@ -59,16 +65,21 @@ class Derived(NamedTuple):
     loosest: float
     stricter: bool = False
 
+    @property
+    def is_mean_word(self) -> bool:
+        """Whether it is a limit on the mean word."""
+        return self.path.endswith("_mean_word")
+
 
 DERIVED = (
     Derived("gopher_quality", "min_mean_word", 1.0),
-    Derived("gopher_quality", "max_mean_word", 20.0, stricter=True),
+    Derived("gopher_quality", "max_mean_word", LONGEST_MEAN, stricter=True),
     Derived("gopher_quality", "min_letters", 0.6),
     Derived("fineweb", "min_sentence_lines", 0.0),
     Derived("fineweb", "max_short_lines", 1.0),
     Derived("fineweb", "max_line_ends", 0.5),
     *(Derived("gopher_repetition", f"max_top_ngram.{size}", 0.3) for size in (2, 3, 4)),
-    *(Derived("gopher_repetition", f"max_duplicate_ngram.{size}", 0.4) for size in range(5, 11)),
+    *(Derived("gopher_repetition", f"max_duplicate_ngram.{size}", 0.3) for size in range(5, 11)),
 )
 
 FIXED: Mapping[str, Mapping[str, Any]] = {"fineweb": {"max_repeat_chars": 0.1}}
@@ -116,13 +127,18 @@ def derive(language: str, texts: Sequence[Text], english: Mapping[str, Spread]) 
     words = [(source, list(plain_words(text))) for text, source in texts]
     stop_words = stop_words_of(words)
     limits: dict[str, dict[str, Any]] = {name: dict(values) for name, values in FIXED.items()}
+    if len({source for _, source in texts}) == 1:
+        limits["fineweb"]["min_sentence_lines"] = 0.0
     for one in DERIVED if english else ():
         path = f"{one.filter}.{one.path}"
         values, side = measured[path]
+        if one.is_mean_word and spreads[path].mean > LONGEST_MEAN:
+            continue
         bound = _bound(one, values, side, spreads[path], english[path])
-        _assign(limits.setdefault(one.filter, {}), one.path, bound)
+        if one.path not in limits.get(one.filter, {}) and (bound != _default(one) or one.is_mean_word):
+            _assign(limits.setdefault(one.filter, {}), one.path, bound)
     if english:
-        limits["gopher_quality"]["min_stop_words"] = MIN_STOP_WORDS
+        limits.setdefault("gopher_quality", {})["min_stop_words"] = MIN_STOP_WORDS
         limits["gopher_quality"]["min_stop_share"] = _min_stop_share(words, frozenset(stop_words))
     by_source: Counter[str] = Counter(source for _, source in texts)
     reference = {
@@ -145,7 +161,7 @@ def measure(
         batch = DocumentBatch(texts[begin : begin + _BATCH], languages=[language] * len(texts[begin : begin + _BATCH]))
         for name in names:
             values = fields(annotator(name, {}).annotate(batch))
-            for threshold in filter_of(name, {}).thresholds(values):
+            for threshold in filter_of(name, type(filter_of(name, {})).elsewhere).thresholds(values):
                 path = f"{name}.{threshold.path}"
                 found[path].append(np.asarray(threshold.values, np.float64))
                 sides[path] = threshold.side
@@ -158,7 +174,9 @@ def _bound(one: Derived, values: NDArray[np.float64], side: str, own: Spread, en
     """Returns a limit: MeanStd or the quantile, whichever is looser, but not looser than `loosest`."""
     limit = _default(one)
     scaled = own.mean + (limit - english.mean) / max(english.deviation, 1e-9) * own.deviation
-    of_english = () if one.stricter else (limit,)
+    of_english = [] if one.stricter else [limit]
+    if one.is_mean_word:
+        of_english.append(own.mean * limit / english.mean)
     if side == "least":
         return round(max(min(scaled, float(np.quantile(values, DROPPED)), *of_english), one.loosest), 3)
     return round(min(max(scaled, float(np.quantile(values, 1 - DROPPED)), *of_english), one.loosest), 3)
@@ -224,4 +242,5 @@ def _can_stop(word: str) -> bool:
 
 def _min_stop_share(texts: Sequence[tuple[str, Sequence[str]]], stop_words: frozenset[str]) -> float:
     shares = [sum(word in stop_words for word in words) / max(1, len(words)) for _, words in texts]
-    return round(HALF * float(np.quantile(shares, DROPPED)), 3)
+    part = QUARTER if len({source for source, _ in texts}) == 1 else HALF
+    return round(part * float(np.quantile(shares, DROPPED)), 3)

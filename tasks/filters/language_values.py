@@ -22,8 +22,13 @@ FILE = Path(__file__).with_name("limits.json")
 _MARKS_IN = ((0, 0x3100), (0xFE10, 0xFFF0))
 """Ranges of code points with the punctuation and symbols of languages in use."""
 
+_ETHIOPIC_SPACE = "\u1361"
+
 ENGLISH = ("en", UNDETERMINED)
 """Languages with the general limits, which describe English. Without the annotator `language` a text is "und"."""
+
+CHARS_PER_WORD = 10
+"""Characters that count as a word at least, in languages other than English: Gopher's longest mean word."""
 
 OTHER = "other"
 """Stands for every language without values."""
@@ -74,7 +79,7 @@ def plain_words(text: str) -> Iterator[str]:
     """
     from tasks.formats.documents.words import words
 
-    for word in words(text.lower()):
+    for word in words(text.lower().replace(_ETHIOPIC_SPACE, " ")):
         plain = word if word.isalnum() else word.strip(_marks())
         if plain:
             yield plain
