@@ -226,7 +226,11 @@ def measure(reference: Path, data: Path | None) -> dict[str, Any]:
     for code, sets in good(reference, data).items():
         if sum(map(len, sets.values())) >= FEWEST and code in NAMES:
             languages[code] = _of_language(code, sets)
-            print(code, {key: languages[code][key] for key in ("pages", "dropped", "reasons", "noise", "noise_kinds")}, flush=True)
+            print(
+                code,
+                {key: languages[code][key] for key in ("pages", "dropped", "reasons", "noise", "noise_kinds")},
+                flush=True,
+            )
     return {"values": shipped().name, "filters": FILTERS, "summary": _summary(languages), "languages": languages}
 
 

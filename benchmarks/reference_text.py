@@ -70,8 +70,11 @@ def manuals(packages: Path) -> Iterator[tuple[str, Page]]:
     """Yields language and page of every page of the manuals, without lines that the English manual has."""
     for source, (folder, pattern) in _FOLDERS.items():
         english = {line for page in _pages(source, packages, folder, pattern, _ENGLISH[source]) for line in page.lines}
-        for name in sorted({path.name for path in packages.glob(folder.format("*")) if path.is_dir()}
-                           if "{}/" not in folder else {path.parent.name for path in packages.glob(folder.format("*"))}):
+        for name in sorted(
+            {path.name for path in packages.glob(folder.format("*")) if path.is_dir()}
+            if "{}/" not in folder
+            else {path.parent.name for path in packages.glob(folder.format("*"))}
+        ):
             if name in _SKIPPED:
                 continue
             code = language_of(name)
@@ -120,7 +123,9 @@ def _lines(root: etree._Element) -> list[str]:
     found = []
     for element in root.iter(etree.Element):
         name = etree.QName(element).localname
-        if name in _BLOCKS and not any(etree.QName(inner).localname in _BLOCKS for inner in element.iterdescendants(etree.Element)):
+        if name in _BLOCKS and not any(
+            etree.QName(inner).localname in _BLOCKS for inner in element.iterdescendants(etree.Element)
+        ):
             if line := " ".join("".join(element.itertext()).split()):
                 found.append(line)
     return found

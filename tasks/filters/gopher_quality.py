@@ -191,7 +191,9 @@ class GopherQuality(Filter):
         yield limit("max_bullet_lines", "bullets", share(measured["bullets"], lines))
         yield limit("max_ellipsis_lines", "ellipsis_lines", share(measured["ellipsis_lines"], lines))
         yield limit("min_letters", "few_letters", share(measured["letters"], words))
-        yield limit("min_stop_words", "stop_words", measured["stop_words"], english & (measured["stop_words"] > _NO_LIST))
+        yield limit(
+            "min_stop_words", "stop_words", measured["stop_words"], english & (measured["stop_words"] > _NO_LIST)
+        )
         has_share = ~np.isnan(measured["stop_share"])
         yield limit("min_stop_share", "stop_share", measured["stop_share"], has_share)
         yield limit("max_mojibake", "mojibake", share(measured["mojibake"], words))

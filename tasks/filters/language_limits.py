@@ -46,7 +46,7 @@ HALF, QUARTER = 0.5, 0.25
 LONGEST_MEAN = 20.0
 MIN_STOP_WORDS = 2
 """Gopher's number of different stop words."""
-FEWEST_DOCUMENTS = 6
+FEWEST_DOCUMENTS = 4
 """Documents below which no limits are derived."""
 _SOURCE_WORDS = 2_000
 _SCRIPT_SHARE = 0.05

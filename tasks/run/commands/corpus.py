@@ -99,7 +99,9 @@ def _limits(options: argparse.Namespace) -> None:
 
 
 def _limits_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--language", required=True, help='its code, such as "ja", as the annotator language writes it')
+    command.add_argument(
+        "--language", required=True, help='its code, such as "ja", as the annotator language writes it'
+    )
     command.add_argument(
         "--reference",
         required=True,

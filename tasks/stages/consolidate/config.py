@@ -327,7 +327,9 @@ def completed_limits(filters: tuple[str, ...], limits: Limits) -> dict[str, dict
     except Problems as problems:
         errors += problems.messages
     if languages and "language" not in filters:
-        errors.append(f".{LANG}: the filter that knows the language is not in use: name language in consolidate.filters")
+        errors.append(
+            f".{LANG}: the filter that knows the language is not in use: name language in consolidate.filters"
+        )
     for scope, table in [*sorted(scoped.items()), *((f"{LANG}.{code}", languages[code]) for code in sorted(languages))]:
         try:
             completed[scope] = _checked_overrides(scope, filters, completed, table)
