@@ -18,7 +18,6 @@ manuals that lid.176 labels as another language.
 """
 
 import hashlib
-import io
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping

@@ -64,8 +64,8 @@ class GopherQualityMeasures(Annotator):
         """Counts words, words of symbols only, words with a letter, "#", ellipses, and lines of several kinds.
 
         `mean_word` is the mean length, in code points, of the words that are not symbols; 0 if there are none.
-        `stop_words` are the different ones of the document's language, `stop_share` their share of all words; -1 and NaN
-        if none are known. The share is not measured in English. `mojibake` counts sequences of characters that are
+        `stop_words` are the different ones of the document's language, `stop_share` their share of all words; -1 and
+        NaN if none are known. The share is not measured in English. `mojibake` counts sequences of characters that are
         UTF-8 decoded with a wrong character set.
         """
         import numpy as np
@@ -125,8 +125,8 @@ class GopherQuality(Filter):
     """More such words: `gopher_quality_many_words`. Paper: 100,000."""
 
     all_languages: bool = False
-    """Apply the limits on mean word length and stop words to all documents, not only to English ones, and count at least
-    a word per ten characters, for scripts without spaces. `consolidate` sets it for other languages."""
+    """Apply the limits on mean word length and stop words to all documents, not only to English ones, and count at
+    least a word per ten characters, for scripts without spaces. `consolidate` sets it for other languages."""
 
     min_mean_word: float | None = Field(default=3.0, ge=0)
     """Shorter mean word, in characters: `gopher_quality_short_mean_word`. Paper: 3."""
@@ -147,8 +147,8 @@ class GopherQuality(Filter):
     """Smaller share of words with a letter in them: `gopher_quality_few_letters`. Paper: 0.8."""
 
     min_stop_words: int = Field(default=2, ge=0)
-    """Fewer different words of {the, be, to, of, and, that, have, with}: `gopher_quality_stop_words`. Paper: 2. In other
-    languages those of the language."""
+    """Fewer different words of {the, be, to, of, and, that, have, with}: `gopher_quality_stop_words`. Paper: 2. In
+    other languages those of the language."""
 
     min_stop_share: float | None = Field(default=None, ge=0, le=1)
     """Smaller share of stop words, in languages other than English: `gopher_quality_stop_share`. None: no limit."""

@@ -8,8 +8,8 @@ carry an English limit over. Used are three of them:
 - "MeanStd": the limit is as many standard deviations from the mean of the language as the English limit is from the
   mean of English. Reference texts are translations of each other, so the difference between two languages is one of the
   languages and not of the texts.
-- "MedianRatio", for the mean word, with means: the limit has the same ratio to the mean as in English. Pages of one text
-  are more alike than those of manuals, and have too small a deviation.
+- "MedianRatio", for the mean word, with means: the limit has the same ratio to the mean as in English. Pages of one
+  text are more alike than those of manuals, and have too small a deviation.
 - "Quantile", here as a bound: a limit drops at most DROPPED of the reference text, which is clean.
 
 The loosest counts. A limit is never looser than `Derived.loosest`, and, as the reference is of few kinds of text,
@@ -20,8 +20,8 @@ marks between words, and has no limits on it.
 Stop words are the STOP_WORDS most frequent words; of an alphabet, those of two letters and more. The share of a word is
 the least of the shares in the sources of the reference, so that the subject of one manual is no stop word. Each script
 of a language has its own list. A text has at least HALF the share of stop words that all but DROPPED of the pages have,
-and QUARTER of it if the pages are of one source; their lines are then no model of those of other pages, and need not end
-as sentences.
+and QUARTER of it if the pages are of one source; their lines are then no model of those of other pages, and need not
+end as sentences.
 """
 
 import unicodedata
@@ -57,8 +57,14 @@ _BATCH = 200
 
 
 class Derived(NamedTuple):
-    """A limit that depends on the language: filter, path in its settings, loosest value, and whether it can be stricter
-    than the English one."""
+    """A limit that depends on the language.
+
+    Attributes:
+        filter: its name.
+        path: of the limit in its settings.
+        loosest: the loosest value.
+        stricter: whether it can be stricter than the English one.
+    """
 
     filter: str
     path: str

@@ -1,7 +1,7 @@
 """Values of filters by language: shipped limits, and stop words.
 
-Reads `limits.json` beside this file, which `sluice limits` writes from reference text (`tasks.filters.language_limits`);
-writes nothing. The file has for each language the figures of its reference text, stop words, and limits by filter; and
+Reads `limits.json` beside this file, which `sluice limits` writes from reference text
+(`tasks.filters.language_limits`); writes nothing. The file has for each language the figures of its reference text, stop words, and limits by filter; and
 under OTHER the limits of all languages without values, which describe no language.
 
 Imports no heavy module, because recipes are read at DAG parse time.
@@ -31,7 +31,11 @@ CHARS_PER_WORD = 10
 """Characters that count as a word at least, in languages other than English: Gopher's longest mean word."""
 
 OTHER = "other"
-"""Stands for every language without values."""
+"""Stands for every language without values, and for documents whose language is unsure."""
+
+SURE = 0.5
+"""Minimum score of a label for the values of its language to apply. lid.176 labels pages in languages that it lacks
+(Hausa, Igbo, Maori, Yoruba) with scores of 0.06 to 0.49."""
 
 
 class LanguageValues(NamedTuple):

@@ -60,8 +60,9 @@ class ConsolidateConfig(Config):
 
     limits: dict[str, dict[str, Any]] = Field(default={}, validate_default=True)
     """Limits by filter, such as `[consolidate.limits.gopher_quality] min_words = 30`; the rest are defaults. Tables of
-    a language ("lang"), of a kind of source or of one source override them: `[consolidate.limits.lang.ja.gopher_quality]
-    max_mean_word = 4`, `[consolidate.limits.pdf.gopher_quality] min_letters = 0.5`."""
+    a language ("lang"), of a kind of source or of one source override them:
+    `[consolidate.limits.lang.ja.gopher_quality] max_mean_word = 4`,
+    `[consolidate.limits.pdf.gopher_quality] min_letters = 0.5`."""
 
     language_limits: str = Field(default_factory=lambda: shipped().name, validate_default=True)
     """Name of the shipped limits of languages, which apply if the filter `language` is in use; "" for none: then only
@@ -204,7 +205,7 @@ class ConsolidateConfig(Config):
         """Returns the language whose limits a document with this label has: ENGLISH[0] or OTHER for several ones."""
         if "language" not in self.filters or label in ENGLISH[1:]:
             label = ENGLISH[0]
-        if label in (*ENGLISH, *self.limits.get(LANG, ())):
+        if label == ENGLISH[0] or label in self.limits.get(LANG, ()):
             return label
         return (label if label in shipped().limits else OTHER) if self.language_limits else ENGLISH[0]
 

@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 
 from tasks.core.errors import InputError
 from tasks.core.part import POISON
+from tasks.filters import UNDETERMINED
 from tasks.filters.base import Threshold, fields
 from tasks.filters.catalogue import filter_of
+from tasks.filters.language_values import ENGLISH, OTHER, SURE
 from tasks.formats.documents.document import CONTAMINATED, REPEATED
 from tasks.formats.documents.tombstones import TAKEDOWN
 from tasks.stages.consolidate.aligned_inputs import PAGED
@@ -245,15 +247,25 @@ def _by_limits(
             yield config.layers_of(source, is_paged, language), rows[languages[rows] == language]
 
 
-def _languages(config: ConsolidateConfig, attributes: pa.Table) -> "NDArray[Any]":
-    """Returns the language whose limits each document has."""
+def _languages(config: ConsolidateConfig, attributes: pa.Table) -> NDArray[Any]:
+    """Returns the language whose limits each document has: OTHER if the label is unsure.
+
+    A model labels text in a language that it lacks as another one, but with a low score.
+    """
     if "language" not in config.filters:
         return np.full(attributes.num_rows, config.language_of(""))
-    labels = pc.dictionary_encode(pc.struct_field(attributes.column("language"), "label").combine_chunks())
-    found = np.array([config.language_of(label) for label in labels.dictionary.to_pylist()], str)
+    measured = fields(attributes.column("language").combine_chunks())
+    unsure = measured["score"] < SURE
     # A document without measurements has no label; it is not judged.
-    indices = labels.indices.fill_null(0).to_numpy()
-    return found[indices] if len(found) else np.full(attributes.num_rows, config.language_of(""))
+    labels = [label or UNDETERMINED for label in measured["label"]]
+    found: NDArray[Any] = np.array(
+        [
+            config.language_of(OTHER if is_unsure and label not in ENGLISH else label)
+            for label, is_unsure in zip(labels, unsure.tolist(), strict=True)
+        ],
+        str,
+    )
+    return found
 
 
 def contaminated(config: ConsolidateConfig, attributes: pa.Table) -> NDArray[np.bool_]:

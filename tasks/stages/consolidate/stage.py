@@ -118,8 +118,10 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
     for page in ("audit.html", duplicates_page.PAGE, duplicates_page.DATA):
         output.log_file(page, output.store.read(f"{output.address.path}/{page}"))
     metrics = _metrics(funnel) | {"replaced": float(replaced), "sources_nearly_lost": float(len(nearly_lost))}
+    without_limits = _without_limits(config, funnel)
+    metrics["without_language_limits"] = float(without_limits.total())
     leave_out(output)
-    return Report(metrics=metrics, note="; ".join([_note(metrics), *nearly_lost]))
+    return Report(metrics=metrics, note="; ".join([_note(metrics), *nearly_lost, *_languages_note(without_limits)]))
 
 
 def _error_folders(aligned: AlignedParts) -> str:
@@ -268,6 +270,21 @@ def _warn(funnel: pa.Table, output: Output) -> list[str]:
                 source,
             )
     return warnings
+
+
+def _without_limits(config: ConsolidateConfig, funnel: pa.Table) -> Counter[str]:
+    """Returns the numbers of documents of filtered sources by language, for languages without limits of their own."""
+    counts: Counter[str] = Counter()
+    for row in totals(funnel, ["source", "language", "step"]):
+        is_judged = row["source"] not in config.trusted and row["source"] in (config.sources or (row["source"],))
+        if row["step"] != EXTRACT and is_judged and config.language_of(row["language"]) == OTHER:
+            counts[row["language"]] += row["documents"]
+    return counts
+
+
+def _languages_note(counts: Counter[str]) -> list[str]:
+    most = ", ".join(f"{language} {count:,}" for language, count in counts.most_common(3))
+    return [f"{counts.total():,} documents have languages without limits of their own ({most})"] if counts else []
 
 
 def _refuse_empty(funnel: pa.Table, output: Output, *, follows: bool) -> None:
