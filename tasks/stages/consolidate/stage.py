@@ -35,6 +35,7 @@ from tasks.core.errors import InputError, NothingNewError
 from tasks.core.groups import KIND
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.filters import UNDETERMINED
+from tasks.filters.language_values import OTHER
 from tasks.formats.documents import key_index
 from tasks.formats.documents.document import CONTAMINATED, DOCUMENT, REPEATED
 from tasks.formats.documents.tombstones import TAKEDOWN, page_term
