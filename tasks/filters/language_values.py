@@ -1,8 +1,9 @@
 """Values of filters by language: shipped limits, and stop words.
 
 Reads `limits.json` beside this file, which `sluice limits` writes from reference text
-(`tasks.filters.language_limits`); writes nothing. The file has for each language the figures of its reference text, stop
-words, and limits by filter; and under OTHER the limits of all languages without values, which describe no language.
+(`tasks.filters.language_limits`); writes nothing. The file has for each language the figures of its reference text,
+stop words, and limits by filter; and under OTHER the limits of all languages without values, which describe no
+language.
 
 Imports no heavy module, because recipes are read at DAG parse time.
 """
