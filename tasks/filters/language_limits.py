@@ -83,7 +83,7 @@ DERIVED = (
     Derived("gopher_quality", "min_letters", 0.6),
     Derived("fineweb", "min_sentence_lines", 0.0),
     Derived("fineweb", "max_short_lines", 1.0),
-    Derived("fineweb", "max_line_ends", 0.5),
+    Derived("fineweb", "max_line_ends", 0.4),
     *(Derived("gopher_repetition", f"max_top_ngram.{size}", 0.3) for size in (2, 3, 4)),
     *(Derived("gopher_repetition", f"max_duplicate_ngram.{size}", 0.3) for size in range(5, 11)),
 )

@@ -34,7 +34,7 @@ CHARS_PER_WORD = 10
 OTHER = "other"
 """Stands for every language without values, and for documents whose language is unsure."""
 
-SURE = 0.5
+SURE = 0.4
 """Minimum score of a label for the values of its language to apply. lid.176 labels pages in languages that it lacks
 (Hausa, Igbo, Maori, Yoruba) with scores of 0.06 to 0.49."""
 
