@@ -445,6 +445,12 @@ BENCHMARKS = (
         _train_gpu,
     ),
     Benchmark(
+        "words",
+        "words --langid FOLDER --kinds FOLDER",
+        "Words of scripts without spaces: speed by language, agreement with the tokenizers of FineWeb2",
+        lambda r: ", ".join(f"{one['peer']} F1 {one['f1']:.2f}" for one in r["agreement"].values()),
+    ),
+    Benchmark(
         "walks",
         "walks",
         "The calls on the way of a URL, of a document, and of a query",

@@ -1,8 +1,8 @@
 """Words of scripts written without spaces: Chinese, Japanese, Thai, Lao, Khmer, Burmese and Tibetan.
 
 Reads and writes nothing. `spaced` inserts spaces between the words of these scripts, so that whatever splits a text at
-spaces counts its words. Everything else that counts, compares or limits words goes through it: filters, shingles,
-n-gram models, chunks, features of extraction. Text of other scripts is returned unchanged.
+spaces counts its words. Everything that counts or limits words goes through it: filters, n-gram models, chunks,
+repeated paragraphs, decontamination. Text of other scripts is returned unchanged.
 
 Words are those of ICU's word break iterator (UAX #29) with its dictionaries for Chinese and Japanese, Thai, Lao, Khmer
 and Burmese, except that
@@ -86,12 +86,12 @@ def words(text: str) -> list[str]:
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """Yields the text in parts of whole lines; a line longer than BLOCK is cut, at a space if it has one."""
+    """Yields the text in parts of whole lines; a line longer than BLOCK is cut, after a space if it has one."""
     begin = 0
     while len(text) - begin > BLOCK:
-        cut = text.rfind("\n", begin, begin + BLOCK)
+        cut = text.rfind("\n", begin, begin + BLOCK + 1) + 1
         if cut <= begin:
-            cut = text.rfind(" ", begin, begin + BLOCK)
+            cut = text.rfind(" ", begin, begin + BLOCK) + 1
         if cut <= begin:
             cut = begin + BLOCK
         yield text[begin:cut]
@@ -100,7 +100,7 @@ def _blocks(text: str) -> Iterator[str]:
 
 
 def _spaced(text: str) -> str:
-    """Returns `spaced` of at most BLOCK code points."""
+    """Returns `spaced` of one block."""
     from icu4py.breakers import WordBreaker
 
     if not has_unspaced(text):
@@ -115,16 +115,11 @@ def _spaced(text: str) -> str:
     if "\u200d" in cut:
         cut = cut.replace("\u200d ", "\u200d")
     parts[1::2] = [run.strip(" ") for run in cut.split("\n")]
-    gaps: dict[str, str] = {}
-    last = len(parts) - 1
-    for index in range(0, last + 1, 2):
-        gap = parts[index]
-        if 0 < index < last and (known := gaps.get(gap)) is not None:
-            parts[index] = known
-        else:
-            parts[index] = _gap(gap, after=index > 0, before=index < last)
-            if 0 < index < last:
-                gaps[gap] = parts[index]
+    parts[0] = _gap(parts[0], after=False, before=True)
+    parts[-1] = _gap(parts[-1], after=True, before=False)
+    between = parts[2:-1:2]
+    gaps = {gap: _gap(gap, after=True, before=True) for gap in set(between)}  # few: most are a comma or a full stop
+    parts[2:-1:2] = [gaps[gap] for gap in between]
     return "".join(parts)
 
 

@@ -32,6 +32,7 @@ from tasks.formats.documents.document import (
 )
 from tasks.formats.documents.text import hash64, hash_words, normal_words
 from tasks.formats.documents.text import ngrams as ngrams_of
+from tasks.formats.documents.words import spaced
 from tasks.stages.decontaminate.index import ITEMS_FILE, NgramIndex
 
 HITS = pa.schema(
@@ -142,9 +143,10 @@ def _hits(index: NgramIndex, texts: Sequence[str]) -> Iterator[tuple[int, pa.Tab
 def word_positions(text: str, words: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Returns the position of each normalized word in the original text.
 
-    The position of a word is that of the white-space-separated chunk that contains it: the two words of `don't` have
-    the same position, and so have all words of a Chinese sentence. If the words of the chunks do not add up to `words`,
-    every word has the position of the whole text.
+    The position of a word is that of the chunk that contains it. Chunks are separated by white space, and by the bounds
+    of words in scripts without spaces: the two words of `don't` have the same position. If the words of the chunks do
+    not add up to `words`, those between white space are taken, so all words of a Chinese sentence have the same
+    position, and then the whole text.
 
     Args:
         text: a text.
@@ -153,13 +155,24 @@ def word_positions(text: str, words: int) -> tuple[NDArray[np.int64], NDArray[np
     Returns:
         starts and ends, int64 arrays of shape (words,).
     """
-    chunks = list(_CHUNK.finditer(text))
-    counts = [len(normal_words(chunk[0])) for chunk in chunks]
-    if sum(counts) != words:
-        return np.zeros(words, np.int64), np.full(words, len(text), np.int64)
-    begins = np.array([chunk.start() for chunk in chunks], np.int64)
-    ends = np.array([chunk.end() for chunk in chunks], np.int64)
-    return np.repeat(begins, counts), np.repeat(ends, counts)
+    separate = spaced(text)
+    for split in (separate, text) if separate is not text else (text,):
+        chunks = list(_CHUNK.finditer(split))
+        counts = [len(normal_words(chunk[0])) for chunk in chunks]
+        if sum(counts) == words:
+            begins = np.array([chunk.start() for chunk in chunks], np.int64)
+            ends = np.array([chunk.end() for chunk in chunks], np.int64)
+            if split is not text:  # the same characters, except for spaces
+                places, of_split = _not_spaces(text), _not_spaces(split)
+                begins, ends = (places[np.searchsorted(of_split, at)] for at in (begins, ends - 1))
+                ends += 1
+            return np.repeat(begins, counts), np.repeat(ends, counts)
+    return np.zeros(words, np.int64), np.full(words, len(text), np.int64)
+
+
+def _not_spaces(text: str) -> NDArray[np.int64]:
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    return np.flatnonzero(codes != ord(" "))
 
 
 def count_ngrams(index: NgramIndex, numbers: NDArray[np.int64], text: int, copy: int) -> pa.Table:

@@ -127,6 +127,9 @@ _TAG = re.compile(r'<[^>"]*+(?:"[^"]*+"[^>"]*+)*+>')
 _NAMES = re.compile(r'\s(?:class|id|role|itemprop)="([^"]+)"')
 # Attributes by name: the word "hidden" in the value of another one hides nothing.
 _HIDES = r'\s(?:hidden(?!="until-found")[=>\s]|style="(?:[^"]*?[;\s])?display\s*+:\s*+none|aria-hidden="true")'
+# The name of an attribute without a value, by which a script finds an element. Sites whose classes are hashes have it
+# where others have a class.
+_POPUP = re.compile(r'\sdata-((?:(?!popup)[a-z-])*+popup[a-z-]*+)=""')
 _HIDDEN = re.compile(rf'<[^\s>]++(?:(?!{_HIDES})\s++[^\s=">]*+(?:="[^"]*+")?+)*+{_HIDES}')
 _ANY_TAG = re.compile(r"<[^>]*>")
 _BREAK = "\x1e"  # stands for a line break while white space is collapsed
@@ -533,6 +536,8 @@ def _read_groups(tag: str, name: int) -> tuple[int, ...]:
         groups += _attribute_groups(tag)
         if ("hidden" in tag or "none" in tag) and _HIDDEN.match(tag):
             groups += NAMED["hidden"]
+        if "popup" in tag and (popup := _POPUP.search(tag)):
+            groups += groups_of(popup[1][:_LONGEST_CACHED])
     return groups
 
 

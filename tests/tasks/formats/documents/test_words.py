@@ -14,8 +14,12 @@ from hypothesis import strategies as st
 
 from tasks.filters.batch import DocumentBatch
 from tasks.filters.gopher_quality import GopherQualityMeasures
+from tasks.formats.documents.chunks import TEXT
 from tasks.formats.documents.text import clean, normal_words
 from tasks.formats.documents.words import BLOCK, WORDS, spaced, words
+from tasks.stages.chunks import ChunksConfig
+from tasks.stages.chunks.cut import FEW_WORDS, garbage_reason
+from tasks.stages.paragraphs.passes import paragraphs
 
 
 @pytest.mark.parametrize(
@@ -70,6 +74,13 @@ def test_only_spaces_are_added_and_no_line_depends_on_another(text: str) -> None
     assert spaced(found) == found or "\u200d" in text
 
 
+def test_a_line_longer_than_a_block_has_the_same_words_alone() -> None:
+    lines = [
+        unit * (size // len(unit)) for size in (BLOCK - 1, BLOCK, BLOCK + 4, 3 * BLOCK) for unit in ("中", "国人 a")
+    ]
+    assert spaced("\n".join(["中国", *lines])) == "\n".join(["中国", *map(spaced, lines)])
+
+
 def test_words_of_cleaned_text_do_not_begin_with_a_mark() -> None:
     text = clean("ន\u17b6\u17c6ខ្លាំងគ្រឿងสู้ๆ のが゙ 葛\u3099")
     assert not [word for word in words(text) if unicodedata.category(word[0]).startswith("M")]
@@ -114,3 +125,10 @@ def test_filters_count_words_of_the_dictionary_and_lines_of_the_stored_text() ->
 
 def test_normal_words_are_counted_by_the_dictionary() -> None:
     assert normal_words("ＡＩは、人工知能です！") == ["ai", "は", "人工", "知能", "です"]
+
+
+def test_chunks_and_paragraphs_count_words_of_the_dictionary() -> None:
+    assert garbage_reason("我们热爱中国人民", TEXT, ChunksConfig(min_words=5)) == FEW_WORDS
+    assert not garbage_reason("我们热爱中国人民", TEXT, ChunksConfig(min_words=4))
+    (paragraph,) = paragraphs("我们热爱中国人民。")
+    assert paragraph.normal == "我们 热爱 中国 人民"

@@ -239,6 +239,16 @@ def test_a_changed_file_or_newer_code_reruns_only_its_annotator(
     assert origins(recipe, "3") == {**at("1", *USE), **at("2", "lexicon"), **at("3", "prose_score")}
 
 
+def test_newer_words_of_scripts_without_spaces_rerun_only_annotators_that_count_them(
+    recipe: Recipe, counted: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(recipe, "1")
+    monkeypatch.setattr("tasks.stages.annotate.stage.WORDS", "icu 99")
+    counted.clear()
+    run(recipe, "2", "1")
+    assert counted == dict.fromkeys(("GopherQualityMeasures", "GopherRepetitionMeasures", "Pii"), DOCUMENTS)
+
+
 MODELS = """
 [[classifiers.train]]
 name = "NAME"

@@ -14,7 +14,7 @@ from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.formats.documents.document import CONTAMINATED, CONTAMINATION
-from tasks.formats.documents.text import normalise
+from tasks.formats.documents.text import normal_words
 from tasks.stages.decontaminate import DecontaminateConfig, EvaluationSet
 from tasks.stages.decontaminate.passes import word_positions
 from tests.conftest import SCATTERED, run_stage_in
@@ -188,10 +188,18 @@ def test_a_page_with_a_whole_set_lists_the_items_with_the_largest_shares(
 @settings(max_examples=50)
 @given(st.text(st.sampled_from("aZ \n\t.'-½ﬁée\u0301\u200b\u00ad漢字กำ\u2028\x00İ_"), max_size=60))
 def test_word_offsets_are_correct(text: str) -> None:
-    split = normalise(text).split()
+    split = normal_words(text)
     begins, ends = word_positions(text, len(split))
     for word, begin, end in zip(split, begins, ends, strict=True):
-        assert word in normalise(text[begin:end]).split()
+        assert word in normal_words(text[begin:end])
+
+
+def test_an_item_in_a_script_without_spaces_is_found_by_words_with_its_place(tmp_path: Path) -> None:
+    question = "灯塔管理员从黄昏到黎明统计经过的船只，星期一她数了十九艘，星期二多了一倍，一共有多少艘船经过这里？"
+    made = looked_at(tmp_path, sets(tmp_path, [{"query": question}]), {"page": f"昨天有人问：{question}没有人知道。"})
+    assert matches(made) == {"page": [("quiz.jsonl:1", 1.0)]}
+    (row,) = rows_of(made, "matches/")
+    assert (row["begin"], row["end"]) == (6, 6 + len(question))
 
 
 def test_sets_on_an_object_store_are_read_there(s3: S3Server, tmp_path: Path) -> None:

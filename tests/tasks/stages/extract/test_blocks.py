@@ -127,6 +127,15 @@ def test_features_of_a_block() -> None:
     assert found["since_h1"] == [0, 1, 2]
 
 
+def test_a_popup_that_only_scripts_name_is_one() -> None:
+    by_class, by_script, other = (
+        measured_blocks(f"<div {name}><p>Register to read on.</p></div>")["named_popup"]
+        for name in ('class="popup-container"', 'data-login-popup-container=""', 'data-popup-delay="9"')
+    )
+    assert by_script == by_class
+    assert by_script != other
+
+
 def test_long_tags_are_read_and_not_cached() -> None:
     before = page_blocks._short_tag.cache_info().currsize
     page = blocks_of(f"<div class='comments {'x' * 10_000}'><p>one</p></div>")
