@@ -60,8 +60,8 @@ _NAMES = (
     "no:Norwegian nn:Nynorsk oc:Occitan om:Oromo pa:Punjabi pl:Polish ps:Pashto pt:Portuguese qu:Quechua rm:Romansh "
     "ro:Romanian ru:Russian sa:Sanskrit si:Sinhala sk:Slovak sl:Slovenian so:Somali sq:Albanian sr:Serbian "
     "su:Sundanese sv:Swedish sw:Swahili ta:Tamil te:Telugu tg:Tajik th:Thai ti:Tigrinya tk:Turkmen "
-    "tl:Tagalog tr:Turkish tt:Tatar ug:Uyghur uk:Ukrainian ur:Urdu uz:Uzbek vi:Vietnamese wa:Walloon xh:Xhosa yi:Yiddish yo:Yoruba zh:Chinese "
-    "zu:Zulu"
+    "tl:Tagalog tr:Turkish tt:Tatar ug:Uyghur uk:Ukrainian ur:Urdu uz:Uzbek vi:Vietnamese wa:Walloon xh:Xhosa yi:Yiddish yo:Yoruba "
+    "zh:Chinese zu:Zulu"
 )
 NAMES = dict(pair.split(":") for pair in _NAMES.split())
 Make = Callable[[random.Random, Sequence[str]], str]
