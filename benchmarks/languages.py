@@ -51,17 +51,17 @@ _FREQUENT = 60
 _SOUP = 2_500
 _NAMES = (
     "af:Afrikaans am:Amharic ar:Arabic as:Assamese az:Azerbaijani be:Belarusian bg:Bulgarian bn:Bengali bo:Tibetan "
-    "br:Breton bs:Bosnian ca:Catalan ceb:Cebuano cs:Czech cy:Welsh da:Danish de:German dv:Dhivehi dz:Dzongkha el:Greek "
-    "en:English eo:Esperanto es:Spanish et:Estonian eu:Basque fa:Persian fi:Finnish fo:Faroese fr:French fy:Frisian "
-    "ga:Irish gd:Gaelic gl:Galician gu:Gujarati ha:Hausa he:Hebrew hi:Hindi hr:Croatian ht:Haitian hu:Hungarian "
-    "hy:Armenian id:Indonesian ig:Igbo is:Icelandic it:Italian ja:Japanese jv:Javanese ka:Georgian kk:Kazakh km:Khmer "
-    "kn:Kannada ko:Korean ku:Kurdish ky:Kyrgyz la:Latin lb:Luxembourgish lo:Lao lt:Lithuanian lv:Latvian mg:Malagasy "
-    "mi:Maori mk:Macedonian ml:Malayalam mn:Mongolian mr:Marathi ms:Malay mt:Maltese my:Burmese ne:Nepali nl:Dutch "
-    "no:Norwegian nn:Nynorsk oc:Occitan om:Oromo pa:Punjabi pl:Polish ps:Pashto pt:Portuguese qu:Quechua rm:Romansh "
-    "ro:Romanian ru:Russian sa:Sanskrit si:Sinhala sk:Slovak sl:Slovenian so:Somali sq:Albanian sr:Serbian "
-    "su:Sundanese sv:Swedish sw:Swahili ta:Tamil te:Telugu tg:Tajik th:Thai ti:Tigrinya tk:Turkmen "
-    "tl:Tagalog tr:Turkish tt:Tatar ug:Uyghur uk:Ukrainian ur:Urdu uz:Uzbek vi:Vietnamese wa:Walloon xh:Xhosa yi:Yiddish yo:Yoruba "
-    "zh:Chinese zu:Zulu"
+    "br:Breton bs:Bosnian ca:Catalan ceb:Cebuano cs:Czech cy:Welsh da:Danish de:German dv:Dhivehi dz:Dzongkha "
+    "el:Greek en:English eo:Esperanto es:Spanish et:Estonian eu:Basque fa:Persian fi:Finnish fo:Faroese fr:French "
+    "fy:Frisian ga:Irish gd:Gaelic gl:Galician gu:Gujarati ha:Hausa he:Hebrew hi:Hindi hr:Croatian ht:Haitian "
+    "hu:Hungarian hy:Armenian id:Indonesian ig:Igbo is:Icelandic it:Italian ja:Japanese jv:Javanese ka:Georgian "
+    "kk:Kazakh km:Khmer kn:Kannada ko:Korean ku:Kurdish ky:Kyrgyz la:Latin lb:Luxembourgish lo:Lao lt:Lithuanian "
+    "lv:Latvian mg:Malagasy mi:Maori mk:Macedonian ml:Malayalam mn:Mongolian mr:Marathi ms:Malay mt:Maltese "
+    "my:Burmese ne:Nepali nl:Dutch no:Norwegian nn:Nynorsk oc:Occitan om:Oromo pa:Punjabi pl:Polish ps:Pashto "
+    "pt:Portuguese qu:Quechua rm:Romansh ro:Romanian ru:Russian sa:Sanskrit si:Sinhala sk:Slovak sl:Slovenian "
+    "so:Somali sq:Albanian sr:Serbian su:Sundanese sv:Swedish sw:Swahili ta:Tamil te:Telugu tg:Tajik th:Thai "
+    "ti:Tigrinya tk:Turkmen tl:Tagalog tr:Turkish tt:Tatar ug:Uyghur uk:Ukrainian ur:Urdu uz:Uzbek vi:Vietnamese "
+    "wa:Walloon xh:Xhosa yi:Yiddish yo:Yoruba zh:Chinese zu:Zulu"
 )
 NAMES = dict(pair.split(":") for pair in _NAMES.split())
 Make = Callable[[random.Random, Sequence[str]], str]

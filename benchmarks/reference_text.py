@@ -15,8 +15,8 @@ No text is kept in the project.
 A document is a page, or consecutive short pages of one folder joined to at least PAGE bytes. Half of the files are
 read, and two of five of these are held out, by the hash of their path: translations of one page are on the same side.
 Of the documents of declarations every third is held out. Removed are lines that stand in the English manual too, so
-that half-translated pages count by their translated half; lines repeated within a document; and documents of manuals that
-lid.176 labels as another language.
+that half-translated pages count by their translated half; lines repeated within a document; and documents of manuals
+that lid.176 labels as another language.
 """
 
 import hashlib

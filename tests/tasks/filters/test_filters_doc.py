@@ -113,12 +113,14 @@ def test_the_new_filter_has_settings_that_are_checked(own_filter: ModuleType) ->
 
 
 def test_the_settings_shown_are_settings() -> None:
-    settings, own, paragraphs, sets, models, _, parser = map(tomllib.loads, blocks("toml"))
+    settings, own, languages, paragraphs, sets, models, _, parser = map(tomllib.loads, blocks("toml"))
     assert set(parser["extract"]) == {"files", "parsers"}
     AnnotateConfig(**settings["annotate"])
     ConsolidateConfig(**settings["consolidate"])
     of_papers = ConsolidateConfig(**own["consolidate"], kinds={"papers": "pdf"}).limits_of("papers")["gopher_quality"]
     assert (of_papers["min_words"], of_papers["min_letters"]) == (200, 0.5)
+    of_japanese = ConsolidateConfig(**languages["consolidate"]).limits_of("web", language="ja")
+    assert (of_japanese["gopher_quality"]["max_mean_word"], of_japanese["gopher_quality"]["min_words"]) == (6.0, 50)
     assert ParagraphsConfig(**paragraphs["paragraphs"]).active
     ConsolidateConfig(**paragraphs["consolidate"])
     assert DecontaminateConfig(**sets["decontaminate"]).active
