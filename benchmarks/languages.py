@@ -44,6 +44,8 @@ NOISE = 10
 SEED = 20261129
 FEWEST = 4
 """Good pages below which a language is left out."""
+SHOWN = 10
+"""Good pages below which a language is not in the table."""
 MOST = 100
 _VERSES = 20
 _BATCH = 200
@@ -256,6 +258,8 @@ def table(figures: Mapping[str, Any]) -> Iterator[str]:
     yield "| | language | good pages | dropped | noise dropped | soup | mojibake | other kinds |"
     yield "|---|---|---|---|---|---|---|---|"
     for code, of in figures["languages"].items():
+        if of["pages"] < SHOWN:
+            continue
         kinds = of["noise_kinds"]
         others = [kinds[kind] for kind in kinds if kind not in ("soup", "mojibake", *SHOWN_ONLY)]
         shares = (of["dropped"], of["noise"], kinds["soup"], kinds["mojibake"], sum(others) / len(others))
