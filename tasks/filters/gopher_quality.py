@@ -64,8 +64,8 @@ class GopherQualityMeasures(Annotator):
         """Counts words, words of symbols only, words with a letter, "#", ellipses, and lines of several kinds.
 
         `mean_word` is the mean length, in code points, of the words that are not symbols; 0 if there are none.
-        `stop_words` are the different ones of the document's language, `stop_share` their share of all words; -1 and
-        NaN if none are known. The share is not measured in English. `mojibake` counts sequences of characters that are
+        `stop_words` are the different ones of the document's language, `stop_share` their share of all words; -1 if
+        none are known. The share is not measured in English. `mojibake` counts sequences of characters that are
         UTF-8 decoded with a wrong character set.
         """
         import numpy as np
@@ -95,7 +95,7 @@ class GopherQualityMeasures(Annotator):
         import numpy as np
 
         counts = batch.words.stop_words.copy()
-        shares = np.full(len(batch), np.nan, np.float32)
+        shares = np.full(len(batch), _NO_LIST, np.float32)
         known = {**(shipped().stop_words if self.shipped else {}), **self.stop_words}
         for row, (language, text) in enumerate(zip(batch.languages, batch.texts, strict=True)):
             if language in self.english:
@@ -194,6 +194,5 @@ class GopherQuality(Filter):
         yield limit(
             "min_stop_words", "stop_words", measured["stop_words"], english & (measured["stop_words"] > _NO_LIST)
         )
-        has_share = ~np.isnan(measured["stop_share"])
-        yield limit("min_stop_share", "stop_share", measured["stop_share"], has_share)
+        yield limit("min_stop_share", "stop_share", measured["stop_share"], measured["stop_share"] > _NO_LIST)
         yield limit("max_mojibake", "mojibake", share(measured["mojibake"], words))

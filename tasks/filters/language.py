@@ -187,9 +187,9 @@ def code_of(label: str) -> str:
 
 def known_labels(settings: Mapping[str, Any]) -> frozenset[str] | None:
     """Returns the labels that the annotator can write with these settings; None with a model of the user's."""
-    if settings["model"]:
+    if settings.get("model"):
         return None
-    return frozenset((*_codes().values(), *_OTHER_LABELS.split(), UNDETERMINED, *settings["labels"].values()))
+    return frozenset((*_codes().values(), *_OTHER_LABELS.split(), UNDETERMINED, *settings.get("labels", {}).values()))
 
 
 @cache
