@@ -153,6 +153,10 @@ class Filter(Config):
 
     measured_by: ClassVar[type[Annotator]]
 
+    elsewhere: ClassVar[Mapping[str, Any]] = {}
+    """Limits that describe English, with their values for documents of other languages. Only limits of a language, kind
+    or source replace these (`ConsolidateConfig.limits_of`)."""
+
     def thresholds(self, measured: Measurements) -> Iterator[Threshold]:
         """Yields the limits that are numbers, in order of precedence, including those without a bound."""
         yield from ()

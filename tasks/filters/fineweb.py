@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field
 
 from tasks.filters.base import Annotator, Filter, Measurements, Reasons, Threshold, share
+from tasks.filters.language_values import CHARS_PER_WORD
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,6 +65,10 @@ class Fineweb(Filter):
 
     measured_by = FinewebMeasures
 
+    all_languages: bool = False
+    """Count at least a word per ten characters, for scripts without spaces. `consolidate` sets it for other languages
+    than English."""
+
     min_sentence_lines: float = Field(default=0.12, ge=0, le=1)
     """Smaller share of lines that end with a sentence mark: `fineweb_few_sentences`. FineWeb: 0.12."""
 
@@ -76,6 +81,8 @@ class Fineweb(Filter):
     max_line_ends: float = Field(default=0.3, ge=0)
     """More line ends per word: `fineweb_list`. FineWeb: 0.3."""
 
+    elsewhere: ClassVar[Mapping[str, Any]] = {"all_languages": True}
+
     def reasons(self, measured: Measurements) -> Reasons:
         """See `Filter.reasons`."""
         yield "fineweb_empty", measured["lines"] == 0
@@ -83,6 +90,8 @@ class Fineweb(Filter):
 
     def thresholds(self, measured: Measurements) -> Iterator[Threshold]:
         """See `Filter.thresholds`."""
+        import numpy as np
+
         lines = measured["lines"]
 
         def most(bound: float, name: str, reason: str, values: "NDArray[Any]") -> Threshold:
@@ -93,5 +102,8 @@ class Fineweb(Filter):
         yield most(self.max_short_lines, "max_short_lines", "short_lines", share(measured["short_lines"], lines))
         repeated = share(measured["repeat_chars"], measured["chars"])
         yield most(self.max_repeat_chars, "max_repeat_chars", "duplicate_chars", repeated)
-        ends = share(measured["line_ends"], measured["words"])
+        words = measured["words"]
+        if self.all_languages:
+            words = np.maximum(words, measured["chars"] // CHARS_PER_WORD)
+        ends = share(measured["line_ends"], words)
         yield most(self.max_line_ends, "max_line_ends", "list", ends)

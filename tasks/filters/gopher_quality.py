@@ -8,10 +8,10 @@ of datatrove's GopherQualityFilter, so that both give the same verdicts.
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from tasks.filters import UNDETERMINED
 from tasks.filters.base import Annotator, Filter, Measurements, Threshold, share
+from tasks.filters.language_values import CHARS_PER_WORD, ENGLISH, plain_words, require_shipped, shipped
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,29 +20,53 @@ if TYPE_CHECKING:
     from tasks.filters.batch import DocumentBatch
 
 
+_STOP_WORD_CHARS = 100_000
+"""Characters of a text in which stop words of languages other than English are searched; bounds the memory."""
+_NO_LIST = -1
+# UTF-8 read as Windows-1252 or Latin-1: the first bytes C2 to C5 of Latin letters with a second byte, and the beginning
+# of typographic marks and of Vietnamese vowels.
+_SECOND = "\u0080-\u00bf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ"
+_MOJIBAKE = f"[Â-Å][{_SECOND}]|â€|áº|á»"
+
+
 class GopherQualityMeasures(Annotator):
     """Measurements of Gopher's quality rules; words include punctuation marks (`tasks.filters.counting.words`)."""
 
     segmented: ClassVar[bool] = True
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
 
     reads: ClassVar[tuple[str, ...]] = ("language",)
 
-    english: tuple[str, ...] = ("en", UNDETERMINED)
+    english: tuple[str, ...] = ENGLISH
     """Languages to which the rules on stop words and mean word length apply, since these describe English. Without the
     annotator `language` every document is "und"."""
+
+    shipped: str = Field(default_factory=lambda: shipped().name, validate_default=True)
+    """Name of the shipped stop words of other languages; "" for none."""
+
+    stop_words: dict[str, tuple[str, ...]] = {}
+    """Stop words by language, lower-case, instead of the shipped ones; `sluice limits` finds them in reference text."""
 
     measures: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("words", "symbols", "letters", "hashes", "ellipses"), "int32"),
         **dict.fromkeys(("lines", "bullets", "ellipsis_lines", "stop_words"), "int32"),
-        "mean_word": "float32",
+        **dict.fromkeys(("mean_word", "stop_share"), "float32"),
+        "mojibake": "int32",
         "english": "bool",
     }
+
+    @field_validator("shipped")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        return require_shipped(name)
 
     def measure(self, batch: "DocumentBatch") -> Mapping[str, Any]:
         """Counts words, words of symbols only, words with a letter, "#", ellipses, and lines of several kinds.
 
         `mean_word` is the mean length, in code points, of the words that are not symbols; 0 if there are none.
+        `stop_words` are the different ones of the document's language, `stop_share` their share of all words; -1 if
+        none are known. The share is not measured in English. `mojibake` counts sequences of characters that are
+        UTF-8 decoded with a wrong character set.
         """
         import numpy as np
         import pyarrow.compute as pc
@@ -61,9 +85,27 @@ class GopherQualityMeasures(Annotator):
             "lines": np.diff(lines.starts) - (lines.chars[lines.starts[1:] - 1] == 0),
             "bullets": lines.per_document(bullet.to_numpy(zero_copy_only=False)),
             "ellipsis_lines": lines.per_document(ellipsis.to_numpy(zero_copy_only=False)),
-            "stop_words": words.stop_words,
+            **self._stop_words(batch),
+            "mojibake": pc.count_substring_regex(batch.column, _MOJIBAKE),
             "english": [language in self.english for language in batch.languages],
         }
+
+    def _stop_words(self, batch: "DocumentBatch") -> "dict[str, NDArray[Any]]":
+        """Returns the number of different stop words of each document, and their share of all words."""
+        import numpy as np
+
+        counts = batch.words.stop_words.copy()
+        shares = np.full(len(batch), _NO_LIST, np.float32)
+        known = {**(shipped().stop_words if self.shipped else {}), **self.stop_words}
+        for row, (language, text) in enumerate(zip(batch.languages, batch.texts, strict=True)):
+            if language in self.english:
+                continue
+            counts[row] = _NO_LIST
+            if stop_words := frozenset(known.get(language, ())):
+                words = list(plain_words(text[:_STOP_WORD_CHARS]))
+                found = [word for word in words if word in stop_words]
+                counts[row], shares[row] = len(set(found)), len(found) / max(1, len(words))
+        return {"stop_words": counts, "stop_share": shares}
 
 
 class GopherQuality(Filter):
@@ -82,10 +124,14 @@ class GopherQuality(Filter):
     max_words: int = Field(default=100_000, ge=1)
     """More such words: `gopher_quality_many_words`. Paper: 100,000."""
 
-    min_mean_word: float = Field(default=3.0, ge=0)
+    all_languages: bool = False
+    """Apply the limits on mean word length and stop words to all documents, not only to English ones, and count at
+    least a word per ten characters, for scripts without spaces. `consolidate` sets it for other languages."""
+
+    min_mean_word: float | None = Field(default=3.0, ge=0)
     """Shorter mean word, in characters: `gopher_quality_short_mean_word`. Paper: 3."""
 
-    max_mean_word: float = Field(default=10.0, ge=0)
+    max_mean_word: float | None = Field(default=10.0, ge=0)
     """Longer mean word: `gopher_quality_long_mean_word`. Paper: 10."""
 
     max_symbol_share: float = Field(default=0.1, ge=0)
@@ -101,12 +147,34 @@ class GopherQuality(Filter):
     """Smaller share of words with a letter in them: `gopher_quality_few_letters`. Paper: 0.8."""
 
     min_stop_words: int = Field(default=2, ge=0)
-    """Fewer different words of {the, be, to, of, and, that, have, with}: `gopher_quality_stop_words`. Paper: 2."""
+    """Fewer different words of {the, be, to, of, and, that, have, with}: `gopher_quality_stop_words`. Paper: 2. In
+    other languages those of the language."""
+
+    min_stop_share: float | None = Field(default=None, ge=0, le=1)
+    """Smaller share of stop words, in languages other than English: `gopher_quality_stop_share`. None: no limit."""
+
+    max_mojibake: float | None = Field(default=None, ge=0)
+    """More sequences of wrongly decoded characters per word: `gopher_quality_mojibake`. None: no limit."""
+
+    elsewhere: ClassVar[Mapping[str, Any]] = {
+        "all_languages": True,
+        "max_mojibake": 0.01,
+        "min_mean_word": None,
+        "max_mean_word": None,
+        "min_stop_words": 0,
+    }
 
     def thresholds(self, measured: Measurements) -> Iterator[Threshold]:
         """See `Filter.thresholds`."""
+        import numpy as np
+
         words, plain, mean = measured["words"], measured["words"] - measured["symbols"], measured["mean_word"]
-        lines, english = measured["lines"], measured["english"].astype(bool)
+        lines, english = measured["lines"], measured["english"].astype(bool) | self.all_languages
+        if self.all_languages:
+            words_of_chars = (plain * mean / CHARS_PER_WORD).astype(int)
+            enough = np.maximum(plain, words_of_chars)
+        else:
+            enough = plain
 
         def limit(
             name: str, reason: str, values: "NDArray[Any]", applies: "NDArray[np.bool_] | None" = None
@@ -114,7 +182,7 @@ class GopherQuality(Filter):
             side: Literal["least", "most"] = "least" if name.startswith("min_") else "most"
             return Threshold(name, f"gopher_quality_{reason}", side, getattr(self, name), values, applies)
 
-        yield limit("min_words", "few_words", plain)
+        yield limit("min_words", "few_words", enough)
         yield limit("max_words", "many_words", plain)
         yield limit("min_mean_word", "short_mean_word", mean, english)
         yield limit("max_mean_word", "long_mean_word", mean, english)
@@ -123,4 +191,8 @@ class GopherQuality(Filter):
         yield limit("max_bullet_lines", "bullets", share(measured["bullets"], lines))
         yield limit("max_ellipsis_lines", "ellipsis_lines", share(measured["ellipsis_lines"], lines))
         yield limit("min_letters", "few_letters", share(measured["letters"], words))
-        yield limit("min_stop_words", "stop_words", measured["stop_words"], english)
+        yield limit(
+            "min_stop_words", "stop_words", measured["stop_words"], english & (measured["stop_words"] > _NO_LIST)
+        )
+        yield limit("min_stop_share", "stop_share", measured["stop_share"], measured["stop_share"] > _NO_LIST)
+        yield limit("max_mojibake", "mojibake", share(measured["mojibake"], words))

@@ -64,6 +64,11 @@ _MEMBERS = (
     "cmn:zh arb:ar zsm:ms pes:fa prs:fa lvs:lv ekk:et als:sq swh:sw npi:ne ory:or uzn:uz khk:mn azj:az plt:mg ydd:yi "
     "gaz:om quy:qu kmr:ku pbt:ps ayr:ay knc:kr fuv:ff gug:gn fil:tl kpv:kv"
 )
+# Labels of lid.176 that are no ISO 639-1 codes.
+_OTHER_LABELS = (
+    "als arz ast azb bar bcl bh bpy bxr cbk ceb ckb diq dsb dty eml frr gom hif hsb ilo jbo krc lez lmo lrc mai mhr "
+    "min mrj mwl myv mzn nah nap nds new pam pfl pms pnb rue sah scn sco tyv vec vep vls war wuu xal xmf yue"
+)
 
 CONFUSABLE = tuple(
     group.split()
@@ -301,6 +306,13 @@ def code_of(label: str) -> str:
     """
     scripted = _SCRIPTED.fullmatch(label)
     return _codes().get(scripted[1], scripted[1]) if scripted else label
+
+
+def known_labels(settings: Mapping[str, Any]) -> frozenset[str] | None:
+    """Returns the labels that the annotator can write with these settings; None with a model of the user's."""
+    if settings.get("model"):
+        return None
+    return frozenset((*_codes().values(), *_OTHER_LABELS.split(), UNDETERMINED, *settings.get("labels", {}).values()))
 
 
 @cache

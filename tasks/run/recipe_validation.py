@@ -11,6 +11,7 @@ from typing import Any
 
 from tasks.core.config import duplicates, nearest
 from tasks.filters.catalogue import field_types_of, mismatch
+from tasks.filters.language import known_labels
 from tasks.formats.tokens.components import JOINT, columns_of
 from tasks.formats.tokens.labels import SOURCE, UNKNOWN
 from tasks.run.catalogue import NEEDS
@@ -390,9 +391,10 @@ def with_sources(crawls: bool, extract: ExtractConfig, config: ConsolidateConfig
 
 
 def misplaced_limits(sections: Sections) -> Iterator[str]:
-    """Yields limits for sources that the recipe does not have or does not filter, and for unknown kinds."""
+    """Yields limits for sources that the recipe does not have or does not filter, unknown kinds and languages."""
     if sections.extract and sections.consolidate and sections.consolidate.kinds:
-        yield from sections.consolidate.misplaced_limits(all_kinds())
+        settings = sections.annotate.settings.get("language") if sections.annotate else None
+        yield from sections.consolidate.misplaced_limits(all_kinds(), known_labels(settings) if settings else None)
 
 
 def all_kinds() -> list[str]:

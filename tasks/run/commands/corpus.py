@@ -89,6 +89,29 @@ def _row(name: str, kind: str, package: str) -> str:
     return f"{name:20} {kind:30} {package}"
 
 
+def _limits(options: argparse.Namespace) -> None:
+    from tasks.run.language_limits import toml, values_of, write
+
+    values = values_of(options.language, options.reference)
+    if options.write:
+        write(options.language, values, options.write)
+    print(toml(options.language, values))
+
+
+def _limits_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--language", required=True, help='its code, such as "ja", as the annotator language writes it'
+    )
+    command.add_argument(
+        "--reference",
+        required=True,
+        nargs="+",
+        metavar="FILE",
+        help="clean pages of the language: JSON lines with `text` and optionally `source`, plain or compressed",
+    )
+    command.add_argument("--write", default="", metavar="FILE", help="also add the values to this file of values")
+
+
 def _key_directory(options: argparse.Namespace) -> None:
     from tasks.core.errors import InputError
     from tasks.stages.crawl.http.signature import write_directory
@@ -174,6 +197,7 @@ def _crawldb_arguments(command: argparse.ArgumentParser) -> None:
 COMMANDS = (
     Command("init", "write a recipe for a folder, a file or a site", _init, _init_arguments, recipe=False),
     Command("filters", "list annotators, filters and parsers", _filters, recipe=False),
+    Command("limits", "limits of a language from clean text", _limits, _limits_arguments, recipe=False),
     Command("what-if", "the funnel under other limits, without measuring again", _what_if, _what_if_arguments),
     Command("status", "progress of a crawl cycle", on_store(_status), _status_arguments, json=True),
     Command("why", "why URLs are crawled or not", on_store(_why), _why_arguments, json=True),

@@ -1,18 +1,25 @@
 """Settings of the consolidate stage. A change only reruns the join, without a new pass over the texts.
 
-Limits of the filters are general, and can be overridden for a kind of source or for one source:
+Limits of the filters are general, and can be overridden for a language, a kind of source or one source:
 
     [consolidate.limits.gopher_quality]        # general: for all filtered sources
     min_words = 30
 
-    [consolidate.limits.pdf.gopher_quality]    # overrides those for sources of this kind (`[[extract.files]] kind`)
+    [consolidate.limits.lang.ja.gopher_quality] # overrides those for documents that `language` labels "ja"
+    max_mean_word = 4
+
+    [consolidate.limits.pdf.gopher_quality]    # overrides both for sources of this kind (`[[extract.files]] kind`)
     min_letters = 0.5
 
-    [consolidate.limits.papers.gopher_quality] # overrides both for one source
+    [consolidate.limits.papers.gopher_quality] # overrides all for one source
     min_words = 200
 
-Tables of a kind or source are stored without defaults, so that a later change of a general limit applies to all sources
-that do not override it. A table with the name of a filter is always the table of that filter.
+Tables of a language, kind or source are stored without defaults, so that a later change of a general limit applies to
+all documents whose tables do not override it. A table with the name of a filter is always the table of that filter, and
+"lang" has the tables of languages.
+
+Limits that depend on the language have shipped values (`tasks.filters.language_values`), which are the defaults of that
+language: below a general limit that the recipe changes, above the default of the filter.
 
 Imports no heavy modules, because DAG files read recipes at parse time.
 """
@@ -24,12 +31,16 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from tasks.core.config import Config, Problems, nearest
 from tasks.filters.catalogue import SCORE_SETTINGS, complete, filter_names, filter_of, require_unique
+from tasks.filters.language import code_of
+from tasks.filters.language_values import ENGLISH, OTHER, require_shipped, shipped
 
 Limits: TypeAlias = Mapping[str, Mapping[str, Any]]
 """Limits by filter; `consolidate.limits` of a recipe also has such tables by kind or source."""
 
 _KEY = "consolidate.limits"
 _PAGED_KIND = "pdf"
+LANG = "lang"
+"""The table of limits with those of languages."""
 
 SILVER, GOLD = "silver", "gold"
 """The tiers of kept documents."""
@@ -49,7 +60,13 @@ class ConsolidateConfig(Config):
 
     limits: dict[str, dict[str, Any]] = Field(default={}, validate_default=True)
     """Limits by filter, such as `[consolidate.limits.gopher_quality] min_words = 30`; the rest are defaults. Tables of
-    a kind of source or of one source override them: `[consolidate.limits.pdf.gopher_quality] min_letters = 0.5`."""
+    a language ("lang"), of a kind of source or of one source override them:
+    `[consolidate.limits.lang.ja.gopher_quality] max_mean_word = 4`,
+    `[consolidate.limits.pdf.gopher_quality] min_letters = 0.5`."""
+
+    language_limits: str = Field(default_factory=lambda: shipped().name, validate_default=True)
+    """Name of the shipped limits of languages, which apply if the filter `language` is in use; "" for none: then only
+    the limits of the recipe apply, and those on mean word length and stop words only to English."""
 
     sources: tuple[str, ...] | None = ("web",)
     """Sources that are filtered, except `trusted` ones; None for all. The default of a recipe is the crawl, files of
@@ -111,6 +128,11 @@ class ConsolidateConfig(Config):
             return limits  # the error in `filters` is already reported
         return completed_limits(info.data["filters"], limits)
 
+    @field_validator("language_limits")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        return require_shipped(name)
+
     @field_validator("gold")
     @classmethod
     def _named(cls, marks: dict[str, float]) -> dict[str, float]:
@@ -138,20 +160,54 @@ class ConsolidateConfig(Config):
         """Yields the dotted path, the filter and the limits of every table of limits; see `limit_tables`."""
         return limit_tables(self.filters, self.limits)
 
-    def limits_of(self, source: str, paged: bool = False) -> dict[str, dict[str, Any]]:
-        """Returns the complete limits of each filter for the documents of a source.
+    def limits_of(self, source: str, paged: bool = False, language: str = ENGLISH[0]) -> dict[str, dict[str, Any]]:
+        """Returns the complete limits of each filter for the documents of a source; see `layers_of`."""
+        return merged(self.filters, self.layers_of(source, paged, language))
 
-        These are the general ones, overridden by those of the source's kind and its own.
+    def layers_of(self, source: str, paged: bool = False, language: str = ENGLISH[0]) -> list[tuple[str, Limits]]:
+        """Returns the limits by filter that apply to some documents, those that override the others last.
+
+        These are the general ones; for a language other than English its shipped ones, and the general ones that the
+        recipe changes, except those that describe English; those of the recipe for the language, for the source's kind
+        and for the source. Each has its dotted path below `limits`, "" for general ones; those of a language have the
+        path of the recipe's.
 
         Args:
             source: name of the source.
             paged: return those of its PDF files, which have the limits of kind "pdf" in any source.
+            language: label of the documents, or OTHER.
         """
-        layers = [self.limits, *(self.limits[scope] for scope in self.scopes_of(source, paged))]
-        return {
-            name: {key: value for layer in layers for key, value in layer.get(name, {}).items()}
-            for name in self.filters
-        }
+        layers: list[tuple[str, Limits]] = [("", {name: self.limits[name] for name in self.filters})]
+        at, own = f"{LANG}.{language}", self.limits.get(LANG, {}).get(language, {})
+        if language not in ENGLISH and (own or self.language_limits):
+            layers.append((at, {name: type(filter_of(name, {})).elsewhere for name in self.filters}))
+            values = shipped().limits if self.language_limits else {}
+            layers.append((at, values.get(language, values.get(OTHER, {}))))
+            layers.append(("", self._changed()))
+        layers.append((at, own))
+        return [*layers, *((scope, self.limits[scope]) for scope in self.scopes_of(source, paged))]
+
+    def _changed(self) -> dict[str, dict[str, Any]]:
+        """Returns the general limits that are not defaults, except those that describe English."""
+        changed = {}
+        for name in self.filters:
+            default = filter_of(name, {})
+            values = default.model_dump(mode="json")
+            limits = self.limits[name].items()
+            changed[name] = {
+                key: value
+                for key, value in limits
+                if key in values and value != values[key] and key not in type(default).elsewhere
+            }
+        return changed
+
+    def language_of(self, label: str) -> str:
+        """Returns the language whose limits a document with this label has: ENGLISH[0] or OTHER for several ones."""
+        if "language" not in self.filters or label in ENGLISH[1:]:
+            label = ENGLISH[0]
+        if label == ENGLISH[0] or label in self.limits.get(LANG, ()):
+            return label
+        return (label if label in shipped().limits else OTHER) if self.language_limits else ENGLISH[0]
 
     def scopes_of(self, source: str, paged: bool) -> tuple[str, ...]:
         """Returns the kind and the source of some documents that have limits of their own; the last one precedes."""
@@ -160,19 +216,7 @@ class ConsolidateConfig(Config):
 
     def _scopes(self) -> list[str]:
         """Returns the kinds and sources with limits of their own."""
-        return [name for name in self.limits if name not in self.filters]
-
-    def limit_path(self, scopes: Sequence[str], name: str, limit: str) -> str:
-        """Returns the dotted path, below the section, of the table entry that a limit of a filter comes from.
-
-        Args:
-            scopes: see `scopes_of`.
-            name: the filter.
-            limit: its limit; that of an entry is joined to its field by a dot.
-        """
-        field = limit.partition(".")[0]
-        own = [scope for scope in scopes if field in self.limits[scope].get(name, {})]
-        return ".".join(["limits", *own[-1:], name, limit])
+        return [name for name in self.limits if name not in self.filters and name != LANG]
 
     def limited(self) -> tuple[str, ...]:
         """Returns the sources with limits of their own, by name or by kind."""
@@ -185,12 +229,16 @@ class ConsolidateConfig(Config):
         judged = [name for name in kinds if _WEB not in kinds or kinds[name] in (_WEB, "warc") or name in limited]
         return tuple(name for name in judged if name not in self.trusted)
 
-    def misplaced_limits(self, kinds: Collection[str]) -> Iterator[str]:
+    def misplaced_limits(self, kinds: Collection[str], labels: Collection[str] | None = None) -> Iterator[str]:
         """Yields an error, "where: defect: remedy", for every table of limits that applies to no document.
 
         Args:
             kinds: kinds that sources can have, in addition to those of this recipe.
+            labels: labels that the annotator `language` can write; None if they are not known.
         """
+        for code in self.limits.get(LANG, ()):
+            if labels is not None and code not in labels:
+                yield f'{_KEY}.{LANG}: no language "{code}": {nearest(code_of(f"{code}_Zzzz"), labels)}'
         judged = set(self.kinds if self.sources is None else self.sources) - set(self.trusted)
         known = {*kinds, *self.kinds.values()}
         for scope in self._scopes():
@@ -269,26 +317,67 @@ def completed_limits(filters: tuple[str, ...], limits: Limits) -> dict[str, dict
     Raises:
         Problems: filters or limits are unknown, out of range or of the wrong type, or a filter is not in use.
     """
-    scoped = {name: table for name, table in limits.items() if _is_scope(name, table)}
+    tables = {name: table for name, table in limits.items() if _is_scope(name, table)}
+    scoped = {name: table for name, table in tables.items() if name != LANG}
+    languages = tables.get(LANG, {})
     errors: list[str] = []
     completed: dict[str, dict[str, Any]] = {}
     try:
-        general = {name: table for name, table in limits.items() if name not in scoped}
+        general = {name: table for name, table in limits.items() if name not in tables}
         completed = complete(filter_of, filters, general, ("consolidate.filters", _KEY))
     except Problems as problems:
         errors += problems.messages
-    for scope, table in sorted(scoped.items()):
+    if languages and "language" not in filters:
+        errors.append(
+            f".{LANG}: the filter that knows the language is not in use: name language in consolidate.filters"
+        )
+    for scope, table in [*sorted(scoped.items()), *((f"{LANG}.{code}", languages[code]) for code in sorted(languages))]:
         try:
             completed[scope] = _checked_overrides(scope, filters, completed, table)
         except Problems as problems:
             errors += problems.messages
     if errors:
         raise Problems(errors)
+    if languages:
+        completed[LANG] = {code: completed.pop(f"{LANG}.{code}") for code in sorted(languages)}
     return completed
 
 
+def merged(filters: Sequence[str], layers: Sequence[tuple[str, Limits]]) -> dict[str, dict[str, Any]]:
+    """Returns the limits of each filter; later layers override earlier ones.
+
+    A limit that is a table, such as `max_duplicate_ngram`, is replaced as a whole by a kind or source, and entry by
+    entry by a language.
+    """
+    limits: dict[str, dict[str, Any]] = {name: {} for name in filters}
+    for path, tables in layers:
+        for name in filters:
+            for key, value in tables.get(name, {}).items():
+                is_part = isinstance(value, Mapping) and path.startswith(f"{LANG}.")
+                limits[name][key] = {**limits[name].get(key, {}), **value} if is_part else value
+    return limits
+
+
+def limit_path(layers: Sequence[tuple[str, Limits]], name: str, limit: str) -> str:
+    """Returns the dotted path, below the section, of the table entry that a limit of a filter comes from.
+
+    Args:
+        layers: see `ConsolidateConfig.layers_of`.
+        name: the filter.
+        limit: its limit; that of an entry is joined to its field by a dot.
+    """
+    field, _, entry = limit.partition(".")
+
+    def sets(path: str, tables: Limits) -> bool:
+        table = tables.get(name, {})
+        return field in table and (not entry or not path.startswith(f"{LANG}.") or entry in table[field])
+
+    own = [path for path, tables in layers if sets(path, tables)]
+    return ".".join(filter(None, ["limits", *own[-1:], name, limit]))
+
+
 def _is_scope(name: str, table: Mapping[str, Any]) -> bool:
-    """Returns whether a table has the limits of a kind or source: tables by filter, or nothing."""
+    """Returns whether a table has the limits of languages, a kind or a source: tables by filter, or nothing."""
     return name not in filter_names() and all(isinstance(limits, Mapping) for limits in table.values())
 
 
@@ -321,5 +410,7 @@ def _checked_overrides(
 def limit_tables(filters: tuple[str, ...], limits: Limits) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """Yields the dotted path, the filter and the limits of every table of limits, general ones first."""
     yield from ((f"{_KEY}.{name}", name, limits[name]) for name in filters)
-    for scope in (name for name in limits if name not in filters):
-        yield from ((f"{_KEY}.{scope}.{name}", name, table) for name, table in limits[scope].items())
+    languages = limits.get(LANG, {})
+    scopes = {name: table for name, table in limits.items() if name not in filters and name != LANG}
+    for scope, tables in {**scopes, **{f"{LANG}.{code}": table for code, table in languages.items()}}.items():
+        yield from ((f"{_KEY}.{scope}.{name}", name, table) for name, table in tables.items())

@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 
 from tasks.core.errors import InputError
 from tasks.core.part import POISON
+from tasks.filters import UNDETERMINED
 from tasks.filters.base import Threshold, fields
 from tasks.filters.catalogue import filter_of
+from tasks.filters.language_values import ENGLISH, OTHER, SURE
 from tasks.formats.documents.document import CONTAMINATED, REPEATED
 from tasks.formats.documents.tombstones import TAKEDOWN
 from tasks.stages.consolidate.aligned_inputs import PAGED
-from tasks.stages.consolidate.config import GOLD, SILVER, ConsolidateConfig
+from tasks.stages.consolidate.config import GOLD, SILVER, ConsolidateConfig, Limits, limit_path, merged
 from tasks.stages.consolidate.funnel import DECONTAMINATE, DEDUP, KEPT, LANGUAGE, QUALITY
 
 DUPLICATE = "duplicate_"
@@ -159,8 +161,8 @@ def reasons(
         for is_taken_down, is_broken in zip(taken_down, broken, strict=True)
     ]
     readable = ~taken_down & ~broken
-    paged: NDArray[np.bool_] = attributes.column(PAGED).to_numpy(zero_copy_only=False)
-    for _, limits, rows in _by_limits(config, sources, paged, readable & in_scope(config, sources)):
+    for layers, rows in _by_limits(config, sources, attributes, readable & in_scope(config, sources)):
+        limits = merged(config.filters, layers)
         for name in config.filters:
             measured = fields(attributes.column(name).take(pa.array(rows)).combine_chunks())
             for reason, mask in filter_of(name, limits[name]).reasons(measured):
@@ -186,14 +188,14 @@ def limit_values(
         attributes: as in `reasons`.
         taken_down: as in `reasons`.
     """
-    paged: NDArray[np.bool_] = attributes.column(PAGED).to_numpy(zero_copy_only=False)
     readable = ~taken_down & attributes.column("error").is_null().to_numpy(zero_copy_only=False)
-    for scopes, limits, rows in _by_limits(config, sources, paged, readable & in_scope(config, sources)):
+    for layers, rows in _by_limits(config, sources, attributes, readable & in_scope(config, sources)):
+        limits = merged(config.filters, layers)
         for name in config.filters:
             measured = fields(attributes.column(name).take(pa.array(rows)).combine_chunks())
             for threshold in filter_of(name, limits[name]).thresholds(measured):
                 of_these = slice(None) if threshold.applies is None else threshold.applies
-                path = config.limit_path(scopes, name, threshold.path)
+                path = limit_path(layers, name, threshold.path)
                 yield rows[of_these], threshold._replace(path=path, values=threshold.values[of_these], applies=None)
     if CONTAMINATED in attributes.column_names and config.contaminated == "drop":
         rows, shares = _shares(attributes.column(CONTAMINATED), readable)
@@ -229,19 +231,41 @@ def gold_values(
 
 
 def _by_limits(
-    config: ConsolidateConfig, sources: pa.ChunkedArray, paged: NDArray[np.bool_], judged: NDArray[np.bool_]
-) -> Iterator[tuple[tuple[str, ...], dict[str, dict[str, Any]], NDArray[np.int64]]]:
-    """Yields kind and source with own limits, limits by filter, and rows of the judged documents they apply to."""
+    config: ConsolidateConfig, sources: pa.ChunkedArray, attributes: pa.Table, judged: NDArray[np.bool_]
+) -> Iterator[tuple[list[tuple[str, Limits]], NDArray[np.int64]]]:
+    """Yields the layers of limits (`ConsolidateConfig.layers_of`), and the judged documents they apply to."""
+    paged: NDArray[np.bool_] = attributes.column(PAGED).to_numpy(zero_copy_only=False)
     limited = config.limited()
-    groups = [((source, False), _is_one_of(sources, (source,)) & ~paged) for source in limited]
-    groups.append((("", False), ~_is_one_of(sources, limited) & ~paged))
+    groups = [(("", False), ~_is_one_of(sources, limited) & ~paged)]
+    groups += [((source, False), _is_one_of(sources, (source,)) & ~paged) for source in limited]
     for source in pc.unique(sources.filter(pa.array(paged & judged))).to_pylist():
         groups.append(((source, True), _is_one_of(sources, (source,)) & paged))
+    languages = _languages(config, attributes)
     for (source, is_paged), of_these in groups:
-        if len(rows := np.flatnonzero(judged & of_these)):
-            is_general = not source and not is_paged
-            limits = config.limits if is_general else config.limits_of(source, is_paged)
-            yield () if is_general else config.scopes_of(source, is_paged), limits, rows
+        rows = np.flatnonzero(judged & of_these)
+        for language in np.unique(languages[rows]).tolist():
+            yield config.layers_of(source, is_paged, language), rows[languages[rows] == language]
+
+
+def _languages(config: ConsolidateConfig, attributes: pa.Table) -> NDArray[Any]:
+    """Returns the language whose limits each document has: OTHER if the label is unsure.
+
+    A model labels text in a language that it lacks as another one, but with a low score.
+    """
+    if "language" not in config.filters:
+        return np.full(attributes.num_rows, config.language_of(""))
+    measured = fields(attributes.column("language").combine_chunks())
+    unsure = measured["score"] < SURE
+    # A document without measurements has no label; it is not judged.
+    labels = [label or UNDETERMINED for label in measured["label"]]
+    found: NDArray[Any] = np.array(
+        [
+            config.language_of(OTHER if is_unsure and label not in ENGLISH else label)
+            for label, is_unsure in zip(labels, unsure.tolist(), strict=True)
+        ],
+        str,
+    )
+    return found
 
 
 def contaminated(config: ConsolidateConfig, attributes: pa.Table) -> NDArray[np.bool_]:

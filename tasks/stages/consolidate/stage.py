@@ -36,6 +36,7 @@ from tasks.core.errors import InputError, NothingNewError
 from tasks.core.groups import KIND
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.filters import UNDETERMINED
+from tasks.filters.language_values import OTHER
 from tasks.formats.documents import key_index
 from tasks.formats.documents.document import CONTAMINATED, DOCUMENT, REPEATED
 from tasks.formats.documents.tombstones import TAKEDOWN, page_term
@@ -121,8 +122,10 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
     for page in ("audit.html", duplicates_page.PAGE, duplicates_page.DATA):
         output.log_file(page, output.store.read(f"{output.address.path}/{page}"))
     metrics = _metrics(funnel) | {"replaced": float(replaced), "sources_nearly_lost": float(len(nearly_lost))}
+    without_limits = _without_limits(config, funnel)
+    metrics["without_language_limits"] = float(without_limits.total())
     leave_out(output)
-    return Report(metrics=metrics, note="; ".join([_note(metrics), *nearly_lost]))
+    return Report(metrics=metrics, note="; ".join([_note(metrics), *nearly_lost, *_languages_note(without_limits)]))
 
 
 def _error_folders(aligned: AlignedParts) -> str:
@@ -274,6 +277,21 @@ def _warn(funnel: pa.Table, output: Output) -> list[str]:
                 source,
             )
     return warnings
+
+
+def _without_limits(config: ConsolidateConfig, funnel: pa.Table) -> Counter[str]:
+    """Returns the numbers of documents of filtered sources by language, for languages without limits of their own."""
+    counts: Counter[str] = Counter()
+    for row in totals(funnel, ["source", "language", "step"]):
+        is_judged = row["source"] not in config.trusted and row["source"] in (config.sources or (row["source"],))
+        if row["step"] != EXTRACT and is_judged and config.language_of(row["language"]) == OTHER:
+            counts[row["language"]] += row["documents"]
+    return counts
+
+
+def _languages_note(counts: Counter[str]) -> list[str]:
+    most = ", ".join(f"{language} {count:,}" for language, count in counts.most_common(3))
+    return [f"{counts.total():,} documents have languages without limits of their own ({most})"] if counts else []
 
 
 def _refuse_empty(funnel: pa.Table, output: Output, *, follows: bool) -> None:

@@ -113,7 +113,7 @@ def test_the_new_filter_has_settings_that_are_checked(own_filter: ModuleType) ->
 
 
 def test_the_settings_shown_are_settings() -> None:
-    settings, own, paragraphs, mixed, hub, sets, models, _, parser = map(tomllib.loads, blocks("toml"))
+    settings, own, languages, paragraphs, mixed, hub, sets, models, _, parser = map(tomllib.loads, blocks("toml"))
     assert set(parser["extract"]) == {"files", "parsers"}
     AnnotateConfig(**settings["annotate"])
     ConsolidateConfig(**settings["consolidate"])
@@ -121,6 +121,8 @@ def test_the_settings_shown_are_settings() -> None:
     assert (of_papers["min_words"], of_papers["min_letters"]) == (200, 0.5)
     assert ConsolidateConfig(**mixed["consolidate"]).limits["language"]["max_other_share"] == 0.3
     assert AnnotateConfig(**hub["annotate"]).settings["language"]["model"].startswith("hf://")
+    of_japanese = ConsolidateConfig(**languages["consolidate"]).limits_of("web", language="ja")
+    assert (of_japanese["gopher_quality"]["max_mean_word"], of_japanese["gopher_quality"]["min_words"]) == (6.0, 50)
     assert ParagraphsConfig(**paragraphs["paragraphs"]).active
     ConsolidateConfig(**paragraphs["consolidate"])
     assert DecontaminateConfig(**sets["decontaminate"]).active

@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from tasks.core.config import canonical_json
+from tasks.filters.language import LanguageLabels, known_labels
+from tasks.filters.language_values import shipped
 from tasks.stages.consolidate.config import ConsolidateConfig
 
 
@@ -92,3 +94,43 @@ def test_dropping_lines_requires_the_sentence_rule_for_every_source() -> None:
     limits: dict[str, dict[str, Any]] = {"c4": {"min_sentences": 2}, "pdf": {"c4": {"min_sentences": 0}}}
     with pytest.raises(ValueError, match=r"limits\.pdf\.c4\.min_sentences of 1 or more"):
         ConsolidateConfig(filters=("c4",), limits=limits, drop_lines=True)
+
+
+LANGUAGES: dict[str, dict[str, Any]] = {
+    "gopher_quality": {"min_letters": 0.4, "max_mean_word": 11.0},
+    "lang": {"ja": {"gopher_quality": {"min_words": 20}, "gopher_repetition": {"max_duplicate_ngram": {"5": 0.5}}}},
+    "pdf": {"gopher_quality": {"min_words": 10}},
+}
+
+
+def test_limits_of_a_language_stand_between_general_ones_and_those_of_a_kind() -> None:
+    config = ConsolidateConfig(limits=LANGUAGES, kinds=KINDS)
+    shipped_ja = shipped().limits["ja"]["gopher_quality"]
+    english, japanese, paper = (
+        config.limits_of(source, language=language)["gopher_quality"]
+        for source, language in (("web", "en"), ("web", "ja"), ("papers", "ja"))
+    )
+    assert (english["min_words"], japanese["min_words"], paper["min_words"]) == (50, 20, 10)
+    # Mean word length of the general limits describes English; a general limit that the recipe changes holds for all.
+    assert (english["max_mean_word"], japanese["max_mean_word"]) == (11.0, shipped_ja["max_mean_word"])
+    assert (english["min_letters"], japanese["min_letters"]) == (0.4, 0.4) and "min_letters" in shipped_ja
+    ngrams = config.limits_of("web", language="ja")["gopher_repetition"]["max_duplicate_ngram"]
+    assert (ngrams["5"], ngrams["6"]) == (0.5, shipped().limits["ja"]["gopher_repetition"]["max_duplicate_ngram"]["6"])
+
+
+def test_a_language_without_values_has_no_limits_that_describe_one() -> None:
+    limits = ConsolidateConfig(limits={}).limits_of("web", language=ConsolidateConfig(limits={}).language_of("xal"))
+    assert (limits["gopher_quality"]["max_mean_word"], limits["gopher_quality"]["min_stop_words"]) == (None, 0)
+
+
+def test_limits_of_a_language_need_the_filter_that_knows_it() -> None:
+    with pytest.raises(ValueError, match="name language in consolidate.filters"):
+        ConsolidateConfig(filters=("gopher_quality",), limits={"lang": LANGUAGES["lang"]})
+
+
+def test_an_unknown_language_is_refused_with_the_known_one() -> None:
+    config = ConsolidateConfig(limits={"lang": {"jpn": {"gopher_quality": {"min_words": 20}}}})
+    labels = known_labels(LanguageLabels().model_dump())
+    assert list(config.misplaced_limits([], labels)) == [
+        'consolidate.limits.lang: no language "jpn": did you mean "ja"?'
+    ]

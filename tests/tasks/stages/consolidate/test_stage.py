@@ -417,6 +417,14 @@ def test_limits_of_a_kind_or_source_apply_only_to_its_documents(tmp_path: Path) 
     assert {row["source"]: row["reasons"] for row in rejected(made).values()} == {"web": few, "papers": few}
 
 
+def test_documents_of_languages_without_limits_are_counted_and_kept(tmp_path: Path) -> None:
+    rows = [document(text(1), "en"), document(text(2), "xal", language="xal"), document(text(3), "fr", language="fr")]
+    made = consolidate(tmp_path, rows)
+    assert kept(made) == {row["id"] for row in rows}
+    assert made.record.metrics["without_language_limits"] == 1
+    assert "1 documents have languages without limits of their own (xal 1)" in made.record.note
+
+
 def test_a_source_that_loses_almost_everything_gives_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

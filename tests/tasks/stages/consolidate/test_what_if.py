@@ -239,6 +239,13 @@ def test_limits_of_a_source_or_kind_can_be_overridden(recipe: Recipe, capsys: py
     assert 'Did you mean "text' in said
 
 
+def test_limits_of_a_language_can_be_overridden(inputs: dict[str, Artifact]) -> None:
+    french = {"lang": {"fr": {"gopher_quality": {"min_words": 1000}}}}
+    answer = what_if(BEFORE, ConsolidateConfig(limits=french), aligned(inputs))
+    assert [one.after for one in answer.moved if one.url.endswith("/fr")] == ["gopher_quality_few_words"]
+    assert answer.lost == 1
+
+
 def test_what_if_with_an_override_of_a_source_equals_the_run(
     recipe: Recipe, capsys: pytest.CaptureFixture[str]
 ) -> None:

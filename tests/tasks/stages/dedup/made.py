@@ -21,8 +21,16 @@ ANNOTATORS = ("language", "gopher_quality", "gopher_repetition", "prose_score", 
 FAILS = "gopher_repetition"
 """The annotator that fails on documents with an error."""
 # Prose of 200 words, and a text of three.
-_PROSE = {"words": 200, "letters": 200, "mean_word": 5.0, "stop_words": 8, "lines": 1, "english": True}
-_POOR = {"words": 3, "letters": 3, "mean_word": 5.0, "stop_words": 8, "lines": 1, "english": True}
+_PROSE = {
+    "words": 200,
+    "letters": 200,
+    "mean_word": 5.0,
+    "stop_words": 8,
+    "stop_share": 0.4,
+    "lines": 1,
+    "english": True,
+}
+_POOR = {"words": 3, "letters": 3, "mean_word": 5.0, "stop_words": 8, "stop_share": 0.4, "lines": 1, "english": True}
 REJECTED = pa.schema(
     [("record_id", pa.string()), ("url", pa.string()), ("reason", pa.string()), ("source", pa.string())]
 )
