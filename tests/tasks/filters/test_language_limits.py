@@ -23,7 +23,7 @@ FILTERS = ("language", "gopher_quality", "gopher_repetition", "fineweb")
 def verdict(text: str, language: str, score: float = 1.0) -> list[str]:
     """The reasons to drop a text that the model gives a label."""
     batch = DocumentBatch([text], languages=[language])
-    label = pa.array([{"label": language, "score": score}], pa.struct({"label": pa.string(), "score": pa.float32()}))
+    label = pa.array([{"label": language, "score": score, "other_share": 0.0}])
     columns = {name: annotator(name, {}).annotate(batch) for name in FILTERS[1:]}
     judged = pa.table({"error": pa.nulls(1, pa.string()), "paged": [False], "language": label, **columns})
     config = ConsolidateConfig(filters=FILTERS, mask_pii=False)

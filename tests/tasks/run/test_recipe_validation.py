@@ -242,7 +242,10 @@ def test_perplexity_is_refused_without_references_or_a_file() -> None:
 @pytest.mark.parametrize(
     ("gold", "said"),
     [
-        ("language.nope", 'consolidate.gold: "language.nope": language measures no "nope": choose from label, score'),
+        (
+            "language.nope",
+            'consolidate.gold: "language.nope": language measures no "nope": choose from label, other_share, score',
+        ),
         ("language.scor", 'Did you mean "score"?'),
         ("language.label", 'consolidate.gold: "language.label" is not a number (string): name a numeric'),
         ("pii.spans", '"pii.spans" is not a number (list'),
