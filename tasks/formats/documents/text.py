@@ -239,12 +239,16 @@ def normal_words(text: str) -> list[str]:
     (['我', '爱', 'iphone'], ['我', '爱', 'iphone'])
     >>> normal_words("中国人民"), normalise("中国人民").split()
     (['中国', '人民'], ['中', '国', '人', '民'])
+    >>> len(normal_words("คำนวณจำนวนน้ำ"))
+    3
     """
-    folded = _folded(text)
-    separate = spaced(folded)
-    if separate is folded:
+    # The dictionaries have Thai and Lao vowels as they are written, not as NFKC decomposes them, so words are separated
+    # before the text is folded.
+    separate = spaced(text)
+    folded = _folded(separate)
+    if separate is text:
         return words(folded)
-    matches: list[str] = _separate_word().findall(separate.lower())
+    matches: list[str] = _separate_word().findall(folded.lower())
     return matches
 
 

@@ -30,7 +30,7 @@ WORDS = "icu 78.3, rules 1"
 BLOCK = 1 << 14
 """Code points that are split at once. A longer line is cut there, so memory is bounded."""
 
-_HAN = ((0x2E80, 0x2FD5), (0x3005, 0x3007), (0x3021, 0x3029), (0x3038, 0x303B), (0x3400, 0x4DBF), (0x4E00, 0x9FFF))
+_HAN = ((0x3005, 0x3007), (0x3021, 0x3029), (0x3038, 0x303B), (0x3400, 0x4DBF), (0x4E00, 0x9FFF))
 _HIRAGANA = ((0x3041, 0x3096), (0x309D, 0x309F))
 _KATAKANA = ((0x30A1, 0x30FA), (0x30FC, 0x30FF), (0x31F0, 0x31FF), (0xFF66, 0xFF9F))
 _THAI = ((0x0E01, 0x0E3A), (0x0E40, 0x0E4E))
@@ -38,10 +38,7 @@ _LAO = ((0x0E81, 0x0EBD), (0x0EC0, 0x0ECE), (0x0EDC, 0x0EDF))
 TSEK = (0x0F0B, 0x0F0C)
 """The marks between syllables of Tibetan."""
 _TIBETAN = ((0x0F00, 0x0F00), TSEK, (0x0F18, 0x0F19), *((p, p) for p in (0x0F35, 0x0F37, 0x0F39)), (0x0F3E, 0x0FBC))
-_MYANMAR = (
-    *((0x1000, 0x103F), (0x1050, 0x108F), (0x109A, 0x109D)),
-    *((0xA9E0, 0xA9EF), (0xA9FA, 0xA9FE), (0xAA60, 0xAA7F)),
-)
+_MYANMAR = ((0x1000, 0x103F), (0x1050, 0x108F), (0x109A, 0x109D))
 _KHMER = ((0x1780, 0x17D3), (0x17D7, 0x17D7), (0x17DC, 0x17DD))
 # `re` checks ranges beyond the Basic Multilingual Plane one by one, so there are two: old kana, and Han.
 _BEYOND = ((0x1B000, 0x1B16F), (0x20000, 0x323AF))
@@ -51,8 +48,7 @@ UNSPACED = (
 )
 """First and last code points of the letters of scripts written without spaces."""
 
-# First bytes in UTF-8 of these letters, except of radicals and additional Burmese letters, which only texts with other
-# letters of these scripts have: a text that is left with none of these bytes has none of these scripts.
+# First bytes in UTF-8 of these letters: a text that is left with none of them has none of these scripts.
 _OTHER_BYTES = bytes({*range(256)} - {*b"\xe0\xe1\xe3\xe4\xe5\xe6\xe7\xe8\xe9\xef\xf0"})
 
 
@@ -174,7 +170,8 @@ def _rules() -> _Rules:
     return _Rules(
         letter=re.compile(f"[{letter}]"),
         run=re.compile(f"([{first}][{letter}{extend}]*+)"),
-        katakana=re.compile(f"[{katakana}]++(?: [{katakana}]++)++"),
+        # The lookbehind keeps long runs without a space linear.
+        katakana=re.compile(f"(?<![{katakana}])[{katakana}]++(?: [{katakana}]++)++"),
         torn=re.compile(f" (?=[{extend}{_range(TSEK)}])"),
         opening=re.compile(f"[{opening}]"),
         closing=re.compile(f"[^\\s\\w{opening}]*+"),
