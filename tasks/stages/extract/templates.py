@@ -7,6 +7,7 @@ of a reference.
 """
 
 import re
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,9 +36,10 @@ _TEMPLATES = (
         mark='id="mw-content-text"',
         content=re.compile(r'<(?:div\b[^>]*\sid="mw-content-text"|h1\b[^>]*\sid="firstHeading")'),
         other=re.compile(
-            r'\s(?:class|id|role)="[^"]*\b(?:navigation|nav(?:box|bar|head|frame)|v?toc|toctitle|toccolours|editsection'
-            r"|noprint|metadata|catlinks|printfooter|jump-link|sister\w*|portalbox|hatnote|mbox\w*|ambox\w*|stub)\b",
-            re.IGNORECASE,
+            # Names of classes only: the ids of sections and footnotes are words of the article.
+            r'(?i)\s(?:role="navigation"|class="[^"]*\b(?:navigation|nav(?:box|bar|head|frame)|v?toc|toctitle|toccolours'
+            r"|noprint|metadata|catlinks|printfooter|jump-link|sister\w*|portalbox|hatnote|mbox\w*|ambox\w*|stub)\b)"
+            r'|\sid="(?:toc|catlinks|siteSub|contentSub|jump-to-nav)"'
         ),
     ),
     Template(  # DocBook: a page of a reference, also of GTK-Doc
@@ -60,11 +62,17 @@ def content(page: Blocks) -> NDArray[np.bool_] | None:
 
 
 def _in_content(page: Blocks, marked: list[int], other: re.Pattern[str]) -> NDArray[np.bool_]:
+    """Returns a mask of the blocks in marked elements, but not in others inside; each tag is looked at once at most."""
     mask = np.zeros(len(page), np.bool_)
+    opened, closed = page.opened.tolist(), page.closed.tolist()
+    end = -1
     for element in marked:
+        if opened[element] < end:
+            continue  # inside the one before
+        end, dropped = closed[element], -1
         mask[page.first[element] : page.last[element]] = True
-    for element in marked:
-        for inner in range(element + 1, int(np.searchsorted(page.opened, page.closed[element]))):
-            if '="' in page.tags[inner] and other.search(page.tags[inner]):
+        for inner in range(element + 1, bisect_left(opened, end)):
+            if opened[inner] >= dropped and '="' in page.tags[inner] and other.search(page.tags[inner]):
                 mask[page.first[inner] : page.last[inner]] = False
+                dropped = closed[inner]
     return mask

@@ -34,6 +34,16 @@ def test_the_content_of_a_wiki_is_main_text_without_its_boxes_and_controls() -> 
     ]
 
 
+def test_sections_named_like_boxes_and_elements_nested_deeply_are_read() -> None:
+    prose = "The ship was steered by the stars, and later by a clock that kept the time of the harbor it had left."
+    deep = '<div id="mw-content-text">' * 3_000
+    page = f"""<html><body>{deep}<h2 id="Navigation">Navigation</h2><section id="Navigation-2"><p>{prose}</p></section>
+    <li id="cite_note-metadata-3">Sobel, Longitude</li>{"<p>a word</p>" * 3_000}{"</div>" * 3_000}</body></html>"""
+    lines = [line for line in read_page(page).text.splitlines() if line]
+    assert lines[:3] == ["Navigation", prose, "Sobel, Longitude"]
+    assert len(lines) == 3_003
+
+
 def test_the_tables_of_links_of_a_docbook_reference_are_main_text() -> None:
     rows = "".join(f'<tr><td>gint</td><td><a href="#{name}">{name} ()</a></td></tr>' for name in ("g_abs", "g_min"))
     page = f"""<html><body><table class="navigation"><tr><td><a href="index.html">Home</a></td></tr></table>
