@@ -89,8 +89,9 @@ def language_tag(code: str) -> str:
     Browsers choose by it the shapes of Han characters, which differ between Chinese and Japanese, and break lines of
     Thai. The direction of a text is that of its letters (`dir="auto"`), not of its label, which may be wrong.
 
-    >>> language_tag("ja"), language_tag("zh_Hant"), language_tag("als"), language_tag("und")
-    ('ja', 'zh-Hant', 'gsw', '')
+    >>> language_tag("ja"), language_tag("zh_Hant"), language_tag("als-Latn"), language_tag("und")
+    ('ja', 'zh-Hant', 'gsw-Latn', '')
     """
-    tag = _TAGS.get(code, code).replace("_", "-")
+    language, *more = re.split("[-_]", code)
+    tag = "-".join([_TAGS.get(language, language), *more])
     return tag if code not in _NO_LANGUAGE and _TAG.fullmatch(tag) else ""

@@ -20,6 +20,13 @@ SOURCE = "source"
 """The column that groups sequences by default; every shard has it."""
 BASE_COLUMNS = ("doc_uid", "tokens", "n_tokens", "n_bytes", SOURCE, "split")
 """Columns of every shard; not available as names of label columns."""
+DOCUMENT_COLUMNS = (
+    *("id", "record_id", "url", "host", "fetched_at", "title", "language_hint", "published", "canonical", "licence"),
+    *("form", SOURCE, "payload_digest", "warc_file", "warc_offset", "language", "tier"),
+)
+"""Columns of the kept documents whose values can be labels; in addition, fields of `metadata` after a dot."""
+METADATA = "metadata."
+"""Before the name of a field."""
 UNKNOWN = "unknown"
 """Label of a document without a value."""
 LONGEST = 100

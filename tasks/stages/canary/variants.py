@@ -9,17 +9,19 @@ The current settings are those that earlier cycles accepted, over the recipe's.
 
 `first` makes the arms once the tokens of the variants exist: an arm for each, all with the same mixture. A variant
 without a mixture of its own (`canary.current`) has the current one, as far as it has its sources; the natural mixture
-is that of its own tokens, since a run with these settings would read it.
+is that of its own tokens, since a run with these settings would read it. So are the shares within the groups that the
+recipe names; a previous decision has a weight for each component, the same in all arms.
 """
 
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tasks.core.engine import Engine
 from tasks.core.errors import RecipeError
 from tasks.core.stage import Inputs, Output, Report
-from tasks.formats.tokens.components import JOINT, component_weights
+from tasks.formats.tokens.components import JOINT, component_weights, group_names, largest_weights
 from tasks.formats.tokens.labels import SOURCE
 from tasks.formats.tokens.mixture import grid_weights
 from tasks.stages.canary import CURRENT, MIXTURE_OF_ARM, REPEATED, CanaryConfig
@@ -102,22 +104,39 @@ def _arms(
     by: str,
 ) -> list[Arm]:
     """Returns the arms, numbered like the variants; a variant that is accepted already is none."""
-    if (weights or {}) == config.current:
-        where = "[canary] current, among the sources with a whole sequence"
-        mixed = component_weights(config.current, sequences[0], by, config.alpha, where=where)
-        weights = mixed if config.alpha or JOINT in by else weights
+    of_recipe = (weights or {}) == config.current
     arms: list[Arm] = []
     for number, (variant, counts) in enumerate(zip(variants, sequences, strict=True)):
         if number and variant["set"] == variants[0]["set"]:
             continue
         name, changed = variant["name"], dict(variant["set"])
-        mixed = _weights(variant, counts, weights, sequences[0], by)
+        from_recipe = of_recipe and not changed.get(MIXTURE_OF_ARM)
+        current = _of_recipe(config, name, counts, sequences[0], by) if from_recipe else weights
+        mixed = _weights(variant, counts, current, sequences[0], by)
         require_repetition(config, mixed, counts, f'the arm "{name}"')
         arm = {"arm": f"arm-{number}", "kind": name, "weights": mixed, "set": changed}
         arms.append(arm)
         if name == CURRENT:
             arms.append({**arm, "arm": "arm-0-again", "kind": REPEATED, "again": True})
     return arms
+
+
+def _of_recipe(
+    config: CanaryConfig, name: str, sequences: Mapping[str, int], known: Collection[str], by: str
+) -> dict[str, float]:
+    """Returns the recipe's mixture for a variant, its groups divided by the variant's own numbers of sequences."""
+    weights = config.current
+    if weights and name != CURRENT:
+        groups = {source: [group for group in group_names(source) if group in weights] for source in sequences}
+        if added := sorted(source for source, names in groups.items() if not names and source not in known):
+            raise _without_weight(name, added[0])
+        common = {names[0]: weights[names[0]] for names in groups.values() if names}
+        if not any(common.values()):
+            raise _without_source(name)
+        weights = {group: weight / math.fsum(common.values()) for group, weight in common.items()}
+    most = largest_weights(sequences, config.repetition_cap, config.steps * config.batch_size) if config.alpha else {}
+    where = "[canary] current, among the sources with a whole sequence"
+    return component_weights(weights, sequences, by, config.alpha, most, where)
 
 
 def _weights(
@@ -135,13 +154,23 @@ def _weights(
     weights = own or current
     if not weights:
         return grid_weights(sequences)
-    remedy = f"set {MIXTURE_OF_ARM} in this arm"
     if added := sorted(set(sequences) - set(weights) - set(known)):
-        raise RecipeError(f'the arm "{name}" has the source "{added[0]}", which has no weight in its mixture', remedy)
+        raise _without_weight(name, added[0])
     common = {source: weights.get(source, 0.0) for source in sequences}
     if not any(common.values()):
-        raise RecipeError(f'the arm "{name}" has no source of the current mixture', remedy)
+        raise _without_source(name)
     return grid_weights(common)
+
+
+_REMEDY = f"set {MIXTURE_OF_ARM} in this arm"
+
+
+def _without_weight(arm: str, source: str) -> RecipeError:
+    return RecipeError(f'the arm "{arm}" has the source "{source}", which has no weight in its mixture', _REMEDY)
+
+
+def _without_source(arm: str) -> RecipeError:
+    return RecipeError(f'the arm "{arm}" has no source of the current mixture', _REMEDY)
 
 
 def _rules(arms: Sequence[Arm], left_out: int) -> list[str]:

@@ -9,10 +9,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from tasks.core.config import Config, duplicates, require_absolute
+from tasks.core.config import Config, duplicates, nearest, require_absolute
 from tasks.core.stage_spec import Input, PreviousInput, StageSpec, Takedowns
-from tasks.formats.tokens.components import Alpha
-from tasks.formats.tokens.labels import BASE_COLUMNS, SOURCE, SourceName
+from tasks.formats.tokens.components import Alpha, columns_of
+from tasks.formats.tokens.labels import BASE_COLUMNS, DOCUMENT_COLUMNS, METADATA, SOURCE, SourceName
 from tasks.formats.tokens.mixture import check_weights
 from tasks.formats.tokens.pieces import Digits, Split
 
@@ -68,6 +68,19 @@ class TokenizerConfig(Config):
         if weights:
             check_weights(weights)
         return weights
+
+    @field_validator("by")
+    @classmethod
+    def _of_documents(cls, by: str) -> str:
+        columns = columns_of(by)
+        for column in columns:
+            of_metadata = column.startswith(METADATA) and column != METADATA
+            if column not in DOCUMENT_COLUMNS and not of_metadata:
+                remedy = nearest(column, (*DOCUMENT_COLUMNS, f"{METADATA}<field>"))
+                raise ValueError(f'the documents have no column "{column}" of names: {remedy}')
+        if twice := duplicates(columns):
+            raise ValueError(f'the column "{twice[0]}" is named twice: leave one out')
+        return by
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:

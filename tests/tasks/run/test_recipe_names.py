@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from tasks.core.errors import RecipeError
+from tasks.formats.tokens.labels import DOCUMENT_COLUMNS
 from tasks.run.recipe import Recipe
 from tasks.stages.canary import CanaryConfig
+from tasks.stages.consolidate.stage import KEPT_SCHEMA
 from tasks.stages.tokens import TokenizerConfig
 from tests.tasks.run.test_recipe_validation import BOOKS, DEMO, TRAIN, USE, files_only, refused
 
@@ -140,6 +142,22 @@ def test_components_of_a_mixture_are_checked_value_by_value() -> None:
     sampled = {"tokenizer.by": "language", "tokenizer.alpha": {"language": 0.3}}
     assert DEMO.override(sampled).of(TokenizerConfig).by == "language"
     assert 'tokenizer.alpha: by = "source" has no column' in refused({"tokenizer.alpha": {"language": 0.3}})
+
+
+def test_the_sample_of_the_tokenizer_is_drawn_by_columns_that_documents_have() -> None:
+    assert {*KEPT_SCHEMA.names} - {*DOCUMENT_COLUMNS} == {"text", "metadata", "prose_score"}
+    for by in ("source+language", "tier", "fetched_at", "metadata.topic"):
+        assert DEMO.override({"tokenizer.by": by}).of(TokenizerConfig).by == by
+    for by, problem in (
+        ("langauge", 'the documents have no column "langauge" of names: did you mean "language"?'),
+        ("source+", 'the documents have no column "" of names: choose from canonical, '),
+        ("metadata.", 'no column "metadata." of names: did you mean "metadata.<field>"?'),
+        ("prose_score", 'no column "prose_score" of names'),
+        ("source+source", 'the column "source" is named twice: leave one out'),
+    ):
+        said = refused({"tokenizer.by": by})
+        assert said.startswith("override: tokenizer.by: ")
+        assert problem in said
 
 
 def test_existing_sources_are_accepted_everywhere() -> None:

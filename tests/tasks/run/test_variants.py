@@ -252,6 +252,46 @@ def test_a_source_that_an_arm_adds_needs_a_weight_in_a_mixture_that_is_set() -> 
     assert found[-1]["weights"] == {"books": 0.2, "web": 0.8}
 
 
+def test_an_alpha_stays_within_the_repetition_cap_in_arms_of_settings_too() -> None:
+    size = {"steps": 100, "batch_size": 100, "microbatch": 100}
+    config = CanaryConfig(alpha={"language": 0}, repetition_cap=4, **size)
+    current, strict = {"en": 100_000, "ja": 100}, {"en": 50_000, "ja": 50}
+    other = {"name": "strict", "set": {"x": 1}}
+    arms = first(config, [WEB, other], [current, strict], None, [], COST, "language")["arms"]
+    assert [arm["weights"]["ja"] for arm in arms] == [0.04, 0.04, 0.02], "four times 100, and 50, of 10,000 sequences"
+
+
+@pytest.mark.parametrize("groups", [{}, {"web": 1.0}])
+@pytest.mark.parametrize(("alpha", "shares"), [({}, (0.8, 0.4, 0.4)), ({"language": 0}, (0.5, 0.33334, 0.33333))])
+def test_groups_of_the_recipe_are_divided_by_the_tokens_of_each_arm(
+    groups: dict[str, float], alpha: dict[str, float], shares: tuple[float, float, float]
+) -> None:
+    config = CanaryConfig(current=groups, alpha=alpha, steps=2, batch_size=8)
+    current, more = {"web+en": 400, "web+ja": 100}, {"web+de": 400, "web+en": 400, "web+ja": 200}
+    added = {"name": "german", "set": {"x": 1}}
+    sequences = [current, more]
+    arms = first(config, [WEB, added], sequences, groups or None, [], COST, "source+language")["arms"]
+    assert arms[0]["weights"]["web+en"] == shares[0]
+    assert (arms[2]["weights"]["web+de"], arms[2]["weights"]["web+en"]) == shares[1:]
+
+
+def test_a_group_that_only_some_arms_have_leaves_its_weight_to_the_others_and_a_new_one_needs_a_weight() -> None:
+    config = CanaryConfig(current={"web": 0.6, "code": 0.4}, steps=2, batch_size=8)
+    current, without = {"code+en": 100, "web+en": 300, "web+ja": 100}, {"web+en": 100, "web+ja": 100}
+    other = {"name": "other", "set": {"x": 1}}
+
+    def arms(counts: dict[str, int], weights: dict[str, float] = config.current) -> list:
+        return first(config, [WEB, other], [current, counts], weights, [], COST, "source+language")["arms"]
+
+    assert arms(without)[2]["weights"] == {"web+en": 0.5, "web+ja": 0.5}
+    with pytest.raises(RecipeError, match=r'has the source "books\+en", which has no weight'):
+        arms({**without, "books+en": 50})
+    decided = {"code+en": 0.1, "web+en": 0.6, "web+ja": 0.3}
+    assert arms({**current, "web+ja": 900}, decided)[2]["weights"] == decided, "a decision weights components"
+    with pytest.raises(RecipeError, match=r'has the source "web\+de", which has no weight'):
+        arms({**current, "web+de": 50}, decided)
+
+
 def test_an_arm_that_is_accepted_already_is_not_trained_and_the_others_keep_their_numbers() -> None:
     accepted = {"name": "accepted", "set": {}}
     other = {"name": "other", "set": {"x": 1}}

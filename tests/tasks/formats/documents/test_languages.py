@@ -31,6 +31,7 @@ def test_names_are_those_of_cldr_where_it_has_one() -> None:
         ("zh-Hant", "Chinese, Traditional (zh-Hant)", "zh-Hant"),
         ("zh_Hans", "Chinese, Simplified (zh_Hans)", "zh-Hans"),
         ("als", "Alemannic (als)", "gsw"),
+        ("als-Latn", "Alemannic, Latin (als-Latn)", "gsw-Latn"),
         ("", "no text", ""),
         ("und", "undetermined", ""),
         ("quenya", "quenya", ""),
