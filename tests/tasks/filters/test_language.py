@@ -204,6 +204,12 @@ def test_an_unmixed_document_needs_three_lines_and_one_of_any_length_no_more(lan
     assert max(map(len, recorder.lines[1:])) <= 60
 
 
+def test_a_line_of_a_short_document_is_judged_once(language: LanguageLabels) -> None:
+    english, german = "The river ran down to the valley of the stones.", "Der Fluss floss hinab ins Tal, wo Menschen wohnten."
+    assert shares(language, "\n".join([english] * 3 + [german] + [english] * 2)) == [round(1 / 6, 3)]
+    assert shares(prepared(lines=4), f"{english} \n{german}") == [0.5]
+
+
 def test_documents_with_too_many_other_lines_are_dropped_if_a_limit_is_set(language: LanguageLabels) -> None:
     mixed = "\n".join([ENGLISH_LINE] * 30 + [GERMAN_LINE] * 30)
     assert Language().verdict(mixed) is None
