@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from tasks.core.digest import sha256_of
-from tasks.core.errors import RecipeError
+from tasks.core.errors import RecipeError, without_login
 
 
 class Problems(ValueError):
@@ -272,7 +272,7 @@ def _details(error: ValidationError) -> Iterator[Any]:
 
 def _cause(detail: Any) -> str:
     value = detail.get("input")
-    got = "" if isinstance(value, Mapping | list) else f" (got {value!r})"
+    got = "" if isinstance(value, Mapping | list) else f" (got {without_login(repr(value))})"
     return f"{str(detail['msg']).removeprefix('Value error, ')}{got}"
 
 

@@ -3,7 +3,22 @@
 An Airflow operator fails at once on a permanent error and retries any other.
 """
 
+import re
 from collections.abc import Sequence
+
+# "@" also separates the revision of an address on the hub, after a "/" and without a ":" before it.
+_LOGIN = re.compile(r"(?<=://)[^\s/?#]*@|(?<=hf://)[^\s:@]*:[^\s:@]*@")
+
+
+def without_login(text: str) -> str:
+    """Returns a URI, or a text with URIs, without users and passwords in them.
+
+    >>> without_login("no answer from http://me:secret@mlflow:5000/api")
+    'no answer from http://mlflow:5000/api'
+    >>> without_login("hf://datasets/me:secret@ink/tales"), without_login("hf://ink/pot@v1/model.bin")
+    ('hf://ink/tales', 'hf://ink/pot@v1/model.bin')
+    """
+    return _LOGIN.sub("", text)
 
 
 class SluiceError(Exception):

@@ -23,7 +23,7 @@ from urllib.parse import quote, unquote
 
 from tasks.core.cache import cached_copy
 from tasks.core.digest import sha256_of, sha256_of_file
-from tasks.core.errors import InputError, SluiceError, TransientError
+from tasks.core.errors import InputError, SluiceError, TransientError, without_login
 
 HUB = "hf://"
 DATASETS = f"{HUB}datasets/"
@@ -95,7 +95,7 @@ def parse(address: str) -> HubPath:
     if (path := _parts(address)) and path.kind == "dataset":
         return path
     remedy = "write hf://datasets/owner/name@revision/data/*.parquet, with %2F for a / in the revision"
-    raise InputError(f"{address} does not name files of a dataset of the hub", remedy)
+    raise InputError(f"{without_login(address)} does not name files of a dataset of the hub", remedy)
 
 
 def parse_model(address: str) -> HubPath:
@@ -107,7 +107,7 @@ def parse_model(address: str) -> HubPath:
     if (path := _parts(address)) and path.kind == "model" and not path.path.endswith("/"):
         return path
     remedy = "write hf://owner/name@revision/model.bin, with %2F for a / in the revision"
-    raise InputError(f"{address} does not name a file of a model of the hub", remedy)
+    raise InputError(f"{without_login(address)} does not name a file of a model of the hub", remedy)
 
 
 def parse_any(address: str) -> HubPath:

@@ -155,7 +155,7 @@ class LanguageLabels(Annotator):
     _model: Any = PrivateAttr(default=None)
     _codes: dict[str, str] = PrivateAttr(default_factory=dict)
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
 
     places: ClassVar[bool] = True
 
@@ -362,12 +362,17 @@ class _OtherLines:
         rows = [row for row, one in enumerate(predicted) if one.label != UNDETERMINED]
         others, judged = self._count(texts, predicted, rows, self._first)
         rows = [row for row in rows if others[row]]
-        more, further = self._count(texts, predicted, rows, self._rest)
+        more, further = self._count(texts, predicted, rows, self._rest, self._first)
         pairs = zip(map(add, others, more), map(add, judged, further), strict=True)
         return [round(other / max(1, among), 4) for other, among in pairs]
 
     def _count(
-        self, texts: Sequence[str], predicted: Sequence[_Prediction], rows: Sequence[int], places: Sequence[int]
+        self,
+        texts: Sequence[str],
+        predicted: Sequence[_Prediction],
+        rows: Sequence[int],
+        places: Sequence[int],
+        before: Sequence[int] = (),
     ) -> tuple[list[int], list[int]]:
         """Returns the numbers of lines in another language, and of judged lines, of each document.
 
@@ -376,11 +381,12 @@ class _OtherLines:
             predicted: their predictions.
             rows: the documents to look at; the others have none.
             places: numbers of the lines to look at.
+            before: numbers of the lines that were looked at before; in a short text they are the same lines.
         """
         others, judged = [0] * len(texts), [0] * len(texts)
         owners, lines = [], []
         for row in rows:
-            for line in self._sampled(texts[row], places):
+            for line in self._sampled(texts[row], places, before):
                 owners.append(row)
                 lines.append(line)
         for row, is_other in zip(owners, self._are_other(lines, [predicted[row].label for row in owners]), strict=True):
@@ -388,15 +394,17 @@ class _OtherLines:
             others[row] += bool(is_other)
         return others, judged
 
-    def _sampled(self, text: str, places: Sequence[int]) -> list[str]:
-        """Returns the beginnings of the lines at evenly spaced places; of a long line, a part before the place."""
-        begins = {}
-        for place in places:
-            at = (2 * place + 1) * len(text) // (2 * self._lines)
-            least = max(0, at - _LINE_CHARS)
-            begin = text.rfind("\n", least, at) + 1 or least
-            begins[begin] = text[begin : begin + _LINE_CHARS].partition("\n")[0]
-        return list(begins.values())
+    def _sampled(self, text: str, places: Sequence[int], before: Sequence[int]) -> list[str]:
+        """Returns the beginnings of the lines at evenly spaced places, without those at the places of `before`."""
+        begins = dict.fromkeys(self._begin(text, place) for place in places)
+        seen = {self._begin(text, place) for place in before}
+        return [text[begin : begin + _LINE_CHARS].partition("\n")[0] for begin in begins if begin not in seen]
+
+    def _begin(self, text: str, place: int) -> int:
+        """Returns where the line at a place begins; of a long line, a part before the place."""
+        at = (2 * place + 1) * len(text) // (2 * self._lines)
+        least = max(0, at - _LINE_CHARS)
+        return text.rfind("\n", least, at) + 1 or least
 
     def _are_other(self, lines: Sequence[str], labels: Sequence[str]) -> list[bool | None]:
         """Returns whether each line is in another language than its label; None if it has too few letters."""

@@ -6,9 +6,9 @@ the outbox for days; they are sent by the next stage that reaches the server, or
 """
 
 import json
-import re
 from dataclasses import asdict, dataclass, field
 
+from tasks.core.errors import without_login
 from tasks.run.place import Place, expand_env
 
 TRAINING_VIEW = "workflowType=machine_learning"
@@ -36,8 +36,6 @@ class TrackingContext:
     description: str = ""
 
 
-_LOGIN = re.compile(r"(?<=://)[^\s/?#]*@")
-
 _uris_of_clients: dict[str, str] = {}
 
 
@@ -57,15 +55,6 @@ def server_of(place: Place) -> str:
 def client_uri(uri: str) -> str:
     """Returns the URI with the user and password that `server_of` has left out."""
     return _uris_of_clients.get(uri, uri)
-
-
-def without_login(text: str) -> str:
-    """Returns a URI, or a text with URIs, without users and passwords in them.
-
-    >>> without_login("no answer from http://me:secret@mlflow:5000/api")
-    'no answer from http://mlflow:5000/api'
-    """
-    return _LOGIN.sub("", text)
 
 
 SHELL = "shell"

@@ -21,12 +21,12 @@ from requests import HTTPError
 
 from tasks.core.artifact import Artifact, ArtifactId, ArtifactRecord
 from tasks.core.digest import sha256_of
-from tasks.core.errors import SluiceError, StoreError, TransientError
+from tasks.core.errors import SluiceError, StoreError, TransientError, without_login
 from tasks.core.ledger import newest
 from tasks.core.stage import Listener
 from tasks.core.store import AlreadyPublished, Store
 from tasks.formats.documents.tombstones import in_force
-from tasks.run.tracking import Message, client_uri, describe, run_url, without_login
+from tasks.run.tracking import Message, client_uri, describe, run_url
 
 log = logging.getLogger("sluice.tracking")
 

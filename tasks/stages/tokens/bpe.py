@@ -289,7 +289,7 @@ def _fertility(tokenizer: Tokenizer, sample: list[SampledDocument]) -> dict[str,
         encodings = tokenizer.encode_batch_fast([row.text for row in rows], add_special_tokens=False)
         for row, encoding in zip(rows, encodings, strict=True):
             counts.add(row.language, row.source, row.text, len(encoding.ids), len(row.text.encode()))
-    table = fertility_table([counts.sums])
+    table = fertility_table([counts.record()])
     for language, pieces in pieces_per_word(tokenizer, ((row.language, row.text) for row in sample)).items():
         table["language"][language]["pieces_per_word"] = pieces
     for language, ratio in costly(table).items():

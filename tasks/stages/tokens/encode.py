@@ -259,7 +259,7 @@ def _import_part(job: _EncodeJob, part: Part, payload: tuple[int, TokenSource]) 
         writer.add(table.filter(is_heldout), token_source.source, HELDOUT)
         writer.add(table.filter(pc.invert(is_heldout)), token_source.source, TRAIN)
     writer.close()
-    part.write(f"{FERTILITY_FOLDER}/{part.name}.json", json.dumps(FertilityCounts().sums, sort_keys=True).encode())
+    part.write(f"{FERTILITY_FOLDER}/{part.name}.json", json.dumps(FertilityCounts().record(), sort_keys=True).encode())
 
 
 def _new(job: _EncodeJob, part: Part, ids: list[str], table: pa.Table) -> pa.Table:
@@ -293,7 +293,7 @@ def _encode_part(job: _EncodeJob, part: Part, payload: tuple[int, str]) -> None:
             counts.add(label(language, "language"), source, text, len(tokens[row]), len(text.encode()))
         first += piece.num_rows
     writer.close()
-    part.write(f"{FERTILITY_FOLDER}/{part.name}.json", json.dumps(counts.sums, sort_keys=True).encode())
+    part.write(f"{FERTILITY_FOLDER}/{part.name}.json", json.dumps(counts.record(), sort_keys=True).encode())
 
 
 def _read(job: _EncodeJob, path: str) -> pa.Table:

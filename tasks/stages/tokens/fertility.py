@@ -2,14 +2,15 @@
 
 Reads texts and their numbers of tokens; returns the tables of `fertility.json`:
 
-    {"all": row, "language": {name: row}, "source": {name: row}}
+    {"all": row, "language": {name: row}, "source": {name: row}, "segmentation": [WORDS]}
     row = {documents, words, tokens, tokens_per_word, bytes_per_token}
 
-Words are those of `tasks.formats.documents.words`, also in scripts without spaces. In the artifact `tokenizer` a
-language also has `pieces_per_word`, the parts of which a word consists before any merge: no training brings the tokens
-of a language below them. `costly` names the languages that need more than twice the tokens per word of the median
-language. Bytes per token do not show them: a letter of Hindi or Thai has three bytes, so that a tokenizer that knows
-nothing but its letters has 3 bytes per token, about as many as one that knows the words of English.
+Words are those of `tasks.formats.documents.words`, also in scripts without spaces; `segmentation` says of which version
+of it. Parts that are taken over from an earlier version keep theirs, so that there can be several. In the artifact
+`tokenizer` a language also has `pieces_per_word`, the parts of which a word consists before any merge: no training
+brings the tokens of a language below them. `costly` names the languages that need more than twice the tokens per word
+of the median language. Bytes per token do not show them: a letter of Hindi or Thai has three bytes, so that a tokenizer
+that knows nothing but its letters has 3 bytes per token, about as many as one that knows the words of English.
 """
 
 from collections import defaultdict
@@ -19,7 +20,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from tasks.formats.documents.words import words
+from tasks.formats.documents.words import WORDS, words
 from tasks.formats.tokens.labels import UNKNOWN
 
 FERTILITY = "fertility.json"
@@ -29,6 +30,9 @@ FERTILITY_FOLDER = "fertility"
 """Folder with the sums of each part."""
 
 ALL, KINDS = "all", ("language", "source")
+
+SEGMENTATION = "segmentation"
+"""Key of the segmentations by which words were counted, and of that of one part."""
 
 TIMES_MEDIAN = 2.0
 """Tokens per word, in relation to the median language, above which a language is costly."""
@@ -52,14 +56,24 @@ class FertilityCounts:
         for key in (ALL, f"language/{language}", f"source/{source}"):
             self.sums[key] = list(map(sum, zip(self.sums[key], amounts, strict=True)))
 
+    def record(self) -> dict[str, Any]:
+        """Returns the sums with the segmentation of their words; {} without a document."""
+        return {**self.sums, SEGMENTATION: WORDS} if self.sums else {}
 
-def fertility_table(parts: Iterable[Mapping[str, list[int]]]) -> dict[str, Any]:
-    """Returns the table of the sums of the parts."""
+
+def fertility_table(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the table of the parts, each as `FertilityCounts.record` returns it."""
     sums: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    segmentations = set()
     for part in parts:
+        if part:
+            # A part of an earlier version of the shards may not state it.
+            segmentations.add(part.get(SEGMENTATION, UNKNOWN))
         for key, amounts in part.items():
-            sums[key] = list(map(sum, zip(sums[key], amounts, strict=True)))
+            if key != SEGMENTATION:
+                sums[key] = list(map(sum, zip(sums[key], amounts, strict=True)))
     table: dict[str, Any] = {ALL: _row(sums.pop(ALL, [0, 0, 0, 0])), **{kind: {} for kind in KINDS}}
+    table[SEGMENTATION] = sorted(segmentations)
     for key, amounts in sorted(sums.items()):
         kind, _, name = key.partition("/")
         table[kind][name] = _row(amounts)

@@ -11,7 +11,7 @@ that the dag-processor can check a recipe (`tasks.trainer.interchange.model_sour
 import re
 from typing import NamedTuple
 
-from tasks.core.errors import InputError
+from tasks.core.errors import InputError, without_login
 
 HUB = "hf"
 _HUB_MODEL = re.compile(r"hf://(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^@\s]+))?/?")
@@ -47,7 +47,8 @@ def hub_model(address: str) -> HubModel:
     """
     match = _HUB_MODEL.fullmatch(address)
     if match is None:
-        raise InputError(f"{address} is not a model of the hub", "write hf://owner/name, or hf://owner/name@revision")
+        remedy = "write hf://owner/name, or hf://owner/name@revision"
+        raise InputError(f"{without_login(address)} is not a model of the hub", remedy)
     return HubModel(match["name"], match["revision"] or "")
 
 

@@ -204,6 +204,15 @@ def test_an_unmixed_document_needs_three_lines_and_one_of_any_length_no_more(lan
     assert max(map(len, recorder.lines[1:])) <= 60
 
 
+def test_a_line_of_a_short_document_is_judged_once(language: LanguageLabels) -> None:
+    english, german = (
+        "The river ran down to the valley of the stones.",
+        "Der Fluss floss hinab ins Tal, wo Menschen wohnten.",
+    )
+    assert shares(language, "\n".join([english] * 3 + [german] + [english] * 2)) == [round(1 / 6, 3)]
+    assert shares(prepared(lines=4), f"{english} \n{german}") == [0.5]
+
+
 def test_documents_with_too_many_other_lines_are_dropped_if_a_limit_is_set(language: LanguageLabels) -> None:
     mixed = "\n".join([ENGLISH_LINE] * 30 + [GERMAN_LINE] * 30)
     assert Language().verdict(mixed) is None
@@ -383,6 +392,7 @@ def test_a_machine_without_a_network_is_told_what_to_do(hub: HubServer) -> None:
         ("hf://ink/pot@v1", "does not name a file of a model"),
         ("hf://ink/pot/", "does not name a file of a model"),
         ("hf://datasets/ink/pot/model.bin", "does not name a file of a model"),
+        ("hf://me:hf_secret@huggingface.co/ink/pot.bin", "hf://huggingface.co/ink/pot.bin does not name a file"),
     ],
 )
 def test_an_address_that_is_no_file_of_a_model_is_refused_with_the_recipe(model: str, message: str) -> None:

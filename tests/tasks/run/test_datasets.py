@@ -256,6 +256,14 @@ def test_an_address_without_a_file_of_a_dataset_is_refused_with_the_recipe(bench
         bench.recipe("parquet", path)
 
 
+@pytest.mark.parametrize("path", ["hf://me:hf_secret@hub/ink/tales", "hf://datasets/me:hf_secret@ink/tales"])
+def test_a_token_in_an_address_is_not_shown(bench: Bench, path: str) -> None:
+    with pytest.raises(RecipeError) as raised:
+        bench.recipe("parquet", path)
+    assert "ink/tales does not name files" in str(raised.value)
+    assert "hf_secret" not in str(raised.value)
+
+
 def test_a_first_recipe_is_written_for_a_dataset(bench: Bench) -> None:
     groups, unread = look_at(f"{ROOT}@v1/")
     assert {group.path for group in groups} == {

@@ -15,6 +15,7 @@ import pytest
 
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
+from tasks.formats.documents.words import WORDS
 from tasks.stages.tokens import TokenizerConfig
 from tasks.stages.tokens.bpe import TOKENIZER, draw, load, train
 from tasks.stages.tokens.fertility import FERTILITY
@@ -42,6 +43,7 @@ def test_fertility_is_reported_by_language_and_by_source(tmp_path: Path) -> None
     fit = json.loads(tokenizer.read(FERTILITY))
     assert fit["language"].keys() == {"en", "de"}
     assert fit["source"].keys() == {"web", "code", "my-books"}
+    assert fit["segmentation"] == [WORDS]
     for kind in ("language", "source"):
         for count in ("documents", "tokens"):
             assert sum(row[count] for row in fit[kind].values()) == fit["all"][count]

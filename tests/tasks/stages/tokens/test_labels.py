@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.core.errors import InputError
+from tasks.formats.documents.words import WORDS
 from tasks.formats.tokens.labels import label
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import (
@@ -23,7 +24,7 @@ from tasks.formats.tokens.shard import (
     write_shard,
 )
 from tasks.stages.tokens import EncodeConfig
-from tasks.stages.tokens.fertility import FERTILITY
+from tasks.stages.tokens.fertility import FERTILITY, fertility_table
 from tests.corpora import corpus, documents_in, kept_document, tokens_in
 from tests.shards import buffer_of
 
@@ -135,6 +136,15 @@ def test_fertility_of_the_shards_is_by_language_and_by_source(tmp_path: Path) ->
     assert metrics["tokens_per_word/source/code"] == row["tokens_per_word"] > 1
     assert metrics["bytes_per_token/language/de"] == fit["language"]["de"]["bytes_per_token"] > 1
     assert not any(name.startswith("fertility/") for name in metrics)
+
+
+def test_fertility_names_the_segmentation_of_every_part(tmp_path: Path) -> None:
+    made = tokens_in(tmp_path, corpus(60))
+    assert json.loads(made.shards.read(FERTILITY))["segmentation"] == [WORDS]
+    taken_over = [json.loads(made.shards.read(path)) for path in made.shards.files("fertility/")]
+    taken_over[0]["segmentation"] = "icu 70.1, rules 0"
+    assert fertility_table([*taken_over, {}])["segmentation"] == sorted({WORDS, "icu 70.1, rules 0"})
+    assert fertility_table([{}])["segmentation"] == []
 
 
 def test_fertility_of_a_large_part_is_measured_on_a_sample(tmp_path: Path) -> None:

@@ -131,6 +131,7 @@ def test_a_file_that_differs_from_its_hash_on_the_hub_is_refused_and_fetched_aga
     ("source", "refused", "said"),
     [
         ("hf://pot", 0, r"hf://pot is not a model of the hub. Write hf://owner/name"),
+        ("hf://me:hf_secret@huggingface.co/pot", 0, r"^hf://huggingface.co/pot is not a model of the hub"),
         ("hf://ink/other", 0, r"the hub has no model hf://ink/other, or it is private. .* set HF_TOKEN"),
         (f"hf://{NAME}@v2", 0, r"@v2: the model has no such revision"),
         (f"hf://{NAME}", 403, r"access to hf://ink/pot is gated. Accept its terms on the hub"),
