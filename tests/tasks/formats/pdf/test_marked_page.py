@@ -118,6 +118,16 @@ def test_unfinished_marks_lose_no_text() -> None:
     assert read("**bold and [link and $5 and `code") == [("paragraph", "**bold and [link and $5 and `code")]
 
 
+def test_references_of_thousands_of_digits_are_one_unknown_character_everywhere() -> None:
+    far = "&#" + "1" * 5_000 + ";"
+    assert read(f"# A {far} &#65;\n\n{far} b\n\n| c | {far} |\n|---|---|\n| &#xe9; | &amp; |") == [
+        ("heading", "A \ufffd A"),
+        ("paragraph", "\ufffd b"),
+        ("table", "c\t\ufffd\né\t&"),
+    ]
+    assert read(f"<table><tr><td>{far}</td></tr></table>") == [("table", "\ufffd")]
+
+
 def test_the_time_of_reading_grows_with_the_length_only() -> None:
     pieces = (
         "*",
