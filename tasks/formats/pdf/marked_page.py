@@ -55,6 +55,8 @@ _ESCAPE = re.compile(r"\\([\\`*_{}\[\]()#+.!|<>~$-])")
 _RAISED = re.compile(r"<sup>([^<\n]{1,100}+)</sup>", re.IGNORECASE)
 _TAG = re.compile(r"</?(?:b|i|u|em|strong|sub|sup|span|p|div|center|table)(?:\s[^<>\n]{0,200}+)?>", re.IGNORECASE)
 _BREAK = re.compile(r"<br\s*+/?>", re.IGNORECASE)
+_NO_REFERENCE = re.compile(r"&#[0-9]{8,}+;?")
+"""A decimal reference of more digits than CommonMark 0.31 has (section 2.5); `int` refuses thousands of them."""
 
 
 def text_of(answer: str) -> str:
@@ -256,7 +258,11 @@ def _unmarked(part: str) -> str:
     part = _LINK.sub(r"\1", _PICTURE.sub("", part))
     part = _EMPHASIS.sub(lambda match: match[1] or match[2], _STRONG.sub(r"\2", part))
     part = _RAISED.sub(r"^{\1}", _BREAK.sub("\n\n", part))
-    return html.unescape(_ESCAPE.sub(r"\1", _TAG.sub("", part)))
+    return _unescaped(_ESCAPE.sub(r"\1", _TAG.sub("", part)))
+
+
+def _unescaped(text: str) -> str:
+    return html.unescape(_NO_REFERENCE.sub("\ufffd", text))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ vocabulary, and a character that is not in it becomes the bytes of its UTF-8 for
 import importlib
 import io
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from types import ModuleType
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -47,14 +47,17 @@ def train(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     """Trains the vocabulary; the end-of-text token has id 0, followed by the 256 bytes and the unknown token.
 
     Raises:
-        InputError: sentencepiece is not installed, or the texts have more characters than the vocabulary has room for.
+        InputError: sentencepiece is not installed, the trainer reads nothing of the texts, or they have more characters
+            than the vocabulary has room for.
     """
     split = pre_tokenizers.Split(Regex(_expression(config)), "isolated")
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(piece for piece, _ in split.pre_tokenize_str(text))
     reserved = [config.end_of_text, *(f"<0x{byte:02X}>" for byte in range(256)), UNKNOWN]
-    pieces = _pieces(counts, config)
+    # Every ASCII character is an entry, so that texts can write the names of reserved entries with them.
+    required = {*map(chr, range(0x80)), *config.end_of_text}
+    pieces = _with_required(list(_pieces(counts, required, config)), required, config.vocab_size - len(reserved))
     vocabulary = [(entry, _NEVER) for entry in reserved]
     vocabulary += [(entry, score) for entry, score in pieces if entry not in reserved]
     tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=len(reserved) - 1, byte_fallback=True))
@@ -68,14 +71,18 @@ def _expression(config: TokenizerConfig) -> str:
     return GPT2_EXPRESSION if config.split == "gpt2" else expression(config.split, config.digits)
 
 
-def _pieces(counts: Counter[str], config: TokenizerConfig) -> Iterator[tuple[str, float]]:
+def _pieces(counts: Counter[str], required: Set[str], config: TokenizerConfig) -> Iterator[tuple[str, float]]:
     """Yields the entries that the trainer finds, with the logarithms of their probabilities, most probable first."""
     library, model = _library(), io.BytesIO()
     replaced = {code: chr(_STAND_IN + code) for code in _CONTROLS}
     private = {chr(_STAND_IN + code): chr(code) for code in _CONTROLS}
     read = sorted((piece, count) for piece, count in counts.items() if _is_read(piece))
-    # Every ASCII character is an entry, so that texts can write the names of reserved entries with them.
-    required = {*map(chr, range(0x80)), *config.end_of_text}
+    if not read:
+        raise InputError(
+            f"the sample has no text for a unigram vocabulary: pieces of more than {_LONGEST_PIECE:,} characters, and "
+            "those with characters for private use, are not read",
+            "check that the stages before keep documents with text, or raise sample_bytes",
+        )
     try:
         library.SentencePieceTrainer.train(
             sentence_iterator=_lines(read, replaced),
@@ -110,6 +117,22 @@ def _pieces(counts: Counter[str], config: TokenizerConfig) -> Iterator[tuple[str
     back = str.maketrans(private)
     for number in range(257, trained.get_piece_size()):
         yield trained.id_to_piece(number).translate(back), round(trained.get_score(number), 6)
+
+
+def _with_required(pieces: Sequence[tuple[str, float]], required: Set[str], most: int) -> Sequence[tuple[str, float]]:
+    """Returns the entries, at most so many, with the required characters; the least probable others make room for them.
+
+    The trainer takes required characters only until its coverage is reached. If nearly every piece of a sample in ASCII
+    occurs once, this is so after those that the sample has.
+    """
+    missing = sorted(required - {entry for entry, _ in pieces})
+    if not missing:
+        return pieces
+    others = [entry for entry, _ in pieces if entry not in required]
+    left_out = set(others[max(0, most - len(required)) :])
+    kept = [(entry, score) for entry, score in pieces if entry not in left_out]
+    lowest = min(score for _, score in pieces) - 1
+    return [*kept, *((character, lowest) for character in missing)]
 
 
 def _lines(counts: Iterable[tuple[str, int]], replaced: Mapping[int, str]) -> Iterator[str]:

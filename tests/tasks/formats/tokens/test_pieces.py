@@ -72,14 +72,20 @@ def test_the_pieces_of_a_text_are_the_text(text: str) -> None:
         assert "".join(pieces(name, text)) == text, name
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("name", EXPRESSIONS)
 def test_hostile_text_takes_linear_time(name: str) -> None:
     tokenizer = Tokenizer(models.BPE(unk_token="?", vocab={"?": 0}, merges=[], fuse_unk=True))
     tokenizer.pre_tokenizer = SPLITS[name]
-    for unit in ("1111", "    ", "AA", "\u0301", "\r\n "):
+
+    def work(text: str) -> float:
         begin = time.process_time()
-        tokenizer.encode_batch_fast([unit * 50_000], add_special_tokens=False)
-        assert time.process_time() - begin < 4, unit
+        tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        return time.process_time() - begin
+
+    for unit in ("1111", "    ", "AA", "\u0301", "\r\n "):
+        short = max(0.1, work(unit * 12_500))
+        assert any(work(unit * 50_000) < 8 * short for _ in range(3)), unit
 
 
 @pytest.mark.parametrize(("name", "unit"), [("llama3, single", " "), ("o200k, left", "A")])

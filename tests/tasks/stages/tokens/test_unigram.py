@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,26 @@ def test_a_common_word_that_begins_no_other_is_one_entry() -> None:
     pytest.importorskip("sentencepiece", reason="sentencepiece is not installed: sluice[unigram]")
     encoder = ReferenceEncoder(train([" của các không được người"] * 50, CONFIG).to_str()).tokenizer
     assert encoder.encode(" của các không được người").tokens == [" của", " các", " không", " được", " người"]
+
+
+@pytest.mark.parametrize("vocab_size", [512, 600])
+def test_every_ascii_character_is_an_entry_though_no_piece_of_the_sample_occurs_twice(vocab_size: int) -> None:
+    pytest.importorskip("sentencepiece", reason="sentencepiece is not installed: sluice[unigram]")
+    config = TokenizerConfig(algorithm="unigram", vocab_size=vocab_size, end_of_text="EOT")
+    words = " ".join(map("".join, product("abcdefgh", repeat=4)))  # its entries fill 512
+    for sample in ("aaaa", words):
+        tokenizer = ReferenceEncoder(train([sample], config).to_str()).tokenizer
+        assert {*map(chr, range(0x80))} <= tokenizer.get_vocab().keys()
+        assert tokenizer.get_vocab_size() <= vocab_size
+        assert tokenizer.encode("EOT <0x41>", add_special_tokens=False).tokens == [*"EOT <0x41>"]
+    assert len(tokenizer.encode("abcd").tokens) < 4
+
+
+@pytest.mark.parametrize("sample", [[], [""], ["a" * 5_000]])
+def test_a_sample_of_which_nothing_is_read_is_refused_with_a_remedy(sample: list[str]) -> None:
+    pytest.importorskip("sentencepiece", reason="sentencepiece is not installed: sluice[unigram]")
+    with pytest.raises(InputError, match=r"has no text for a unigram vocabulary.*or raise sample_bytes"):
+        train(sample, CONFIG)
 
 
 def test_training_gives_the_same_bytes_every_time(made: ReferenceEncoder) -> None:
