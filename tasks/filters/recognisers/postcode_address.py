@@ -71,11 +71,14 @@ _TOWN_AFTER = {
 # A lower-case word before the code, or behind it where the code is a bare number, shows a sentence.
 _WORD_BEFORE = re.compile(r"(\w{1,30})[^\w]{0,5}\Z")
 _WORD_BEHIND = re.compile(r"[ \t]([^\W\d_]{2,30})")
-_CODE_WORDS = frozenset("cep kod pocztowy kode pos kodepos pin pincode code".split())
-_LINKS = frozenset(
-    "and or on in at by for from with to is was are india tel phone ph mob mobile email web www https http contact call"
-    " dan di atau pada untuk telp hp indonesia".split()
-)
+_CODE_WORDS = frozenset(("cep", "kod", "pocztowy", "kode", "pos", "kodepos", "pin", "pincode", "code"))
+# fmt: off
+_LINKS = frozenset((
+    "and", "or", "on", "in", "at", "by", "for", "from", "with", "to", "is", "was", "are", "india", "tel", "phone", "ph",
+    "mob", "mobile", "email", "web", "www", "https", "http", "contact", "call", "dan", "di", "atau", "pada", "untuk",
+    "telp", "hp", "indonesia",
+))
+# fmt: on
 _VERBS = re.compile(r"(?<!\w)(?:é|foi|era|são|um|uma|que|não|tem|to|jest|był|była|było|się|który|która)(?!\w)")
 _NAMED = frozenset(("BR", "PL", "ID", "IN"))
 """Countries whose codes stand behind a name, a number or a label of the code."""
