@@ -153,7 +153,12 @@ SCHEMES = (
     ),
     Scheme("KR", f"{_DATE}-?[1-8][0-9]{{6}}", check.korea, "주민|resident registration"),
     Scheme("JP", "[0-9]{4}[ -]?[0-9]{4}[ -]?[0-9]{4}", check.japan, f"マイナンバー|個人番号|my number{_AT}"),
-    Scheme("IN", "[2-9][0-9]{3}[ -]?[0-9]{4}[ -]?[0-9]{4}", check.verhoeff, "aadh?aa?r|adhaar|uidai|आधार|ಆಧಾರ್|ஆதார்"),
+    Scheme(
+        "IN",
+        "[2-9][0-9]{3}[ -]?[0-9]{4}[ -]?[0-9]{4}",
+        check.verhoeff,
+        f"(?:aadh?aa?r|adhaar|uidai){_AT}|आधार|ಆಧಾರ್|ஆதார்",
+    ),
     Scheme("SG", "[STFGM][0-9]{7}[A-Z]", check.singapore, rf"nric|fin n|{_IDENTITY}"),
     Scheme(
         "MY",
@@ -212,7 +217,7 @@ def find_ids(text: str, start: int, end: int, countries: Sequence[str]) -> Itera
     """Yields national numbers in text[start:end], whose first digit is at `start`.
 
     >>> text = "PESEL 44051401359, nr 44051401359; CPF 111.444.777-35"
-    >>> [text[a:b] for _, a, b, _ in find_ids(text, 0, len(text), ["PL", "BR"])]
+    >>> [text[a:b] for _, a, b, _ in find_ids(text, text.index("4"), len(text), ["PL", "BR"])]
     ['111.444.777-35', '44051401359']
     """
     if end - start > 8:

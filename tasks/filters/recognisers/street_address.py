@@ -82,7 +82,7 @@ _KR_PROVINCES = (
 )
 # "로" is also an ending ("버스로 10분", by bus in ten minutes); a building may follow the number after a blank.
 _KR_COUNTER = (
-    r"[명년개월원회연분초시일주대건배위차억만천백점세살인톤곳%]"
+    r"[명년개월원회연분초시일주대건배위차억만천백점세살인톤곳%]|k?m"
     r"|[ ](?:명|년|개월?|월|원|회|연|분|시간|일|건|배|위|차|억|만|천|점|세|살|톤|곳|킬로|미터|km|%)"
     r"(?:(?![가-힣])|[은는이가을를에의도과씩째간까정])"
 )
