@@ -28,6 +28,7 @@ class Scheme(NamedTuple):
         label: its labels in lower case, as a regular expression without groups; "" if it needs none.
         alone: the form that needs no label; "" if there is none.
         evidence: evidence of a number with a label.
+        capitals: a label that counts only in capitals, because it is also a name; "" if there is none.
     """
 
     countries: str
@@ -36,6 +37,7 @@ class Scheme(NamedTuple):
     label: str
     alone: str = ""
     evidence: Evidence = Evidence.CHECKSUM
+    capitals: str = ""
 
 
 _DATE = "[0-9]{6}"
@@ -45,6 +47,11 @@ _HETU = "[0-3][0-9][01][0-9]{3}[-A-FU-Y][0-9]{3}[0-9A-FHJ-NPR-Y]"
 # Departments 2A and 2B (Corsica) are missed: their letter is no part of a run of digits.
 _NIR = "[1-47-8] [0-9]{2} (?:[0-3][0-9]|[5-9][0-9]) [0-9]{2} [0-9]{3} [0-9]{3} ?[/-]? ?[0-9]{2}"
 _CHINA = "[1-8][0-9]{5}(?:19|20)[0-9]{2}[01][0-9][0-3][0-9]{4}[0-9Xx]"
+# Between a label that is short or also a word and its number: the rest of its word, "number", marks.
+_AT = (
+    r"(?=[^\W\d_]{0,16}[\W_]{0,3}(?:(?:card|kaart|number|numbers|numero|numero|número|numéro|num|no|nos|nr|nummer|numer|n|id"
+    r"|is|szám|kod|anda|saya)(?![^\W\d_])[\W_]{0,4}){0,3}\Z)"
+)
 _IDENTITY = r"identity (?:card|number|no)|national id|id n(?:o|um|r)|personal (?:identification|identity) (?:number|no)"
 
 SCHEMES = (
@@ -54,7 +61,7 @@ SCHEMES = (
         check.spain,
         r"dni\b|nie\b|nif\b|d\.n\.i|n\.i\.[ef]|documento nacional",
     ),
-    Scheme("PT", "[1-4][0-9]{2} ?[0-9]{3} ?[0-9]{3}", check.portugal, r"nif\b|contribuinte"),
+    Scheme("PT", "[1-4][0-9]{2} ?[0-9]{3} ?[0-9]{3}", check.portugal, rf"nif\b{_AT}|contribuinte"),
     Scheme(
         "FR",
         f"{_NIR}|[1-47-8][0-9]{{14}}",
@@ -73,7 +80,7 @@ SCHEMES = (
         "NL",
         r"[0-9]{4}[ .]?[0-9]{2}[ .]?[0-9]{3}|[0-9]{3}[ .][0-9]{3}[ .][0-9]{3}",
         check.netherlands,
-        "bsn\\b|burgerservice|sofinummer",
+        rf"bsn(?:-?nummer)?\b{_AT}|burgerservice|sofinummer",
     ),
     Scheme(
         "BE",
@@ -91,18 +98,18 @@ SCHEMES = (
     Scheme("NO", f"{_DATE} ?[0-9]{{5}}", check.norway, r"fødselsn|foedselsn|personnummer|fnr\b|d-nummer"),
     Scheme("DK", f"{_DATE}[- ]?[0-9]{{4}}", check.denmark, r"cpr\b|cpr-|personnummer", evidence=Evidence.PATTERN),
     Scheme("FI", _HETU, check.finland, "hetu|henkilötunnus", _HETU),
-    Scheme("PL", "[0-9]{11}", check.poland, "pesel"),
+    Scheme("PL", "[0-9]{11}", check.poland, f"pesel{_AT}"),
     Scheme("CZ SK", f"{_DATE}/?[0-9]{{4}}", check.czechia, r"rodn[ée] ?č|r\.? ?č\.|rč\b|birth n"),
-    Scheme("RO", f"[1-9]{_DATE}[0-9]{{6}}", check.romania, r"cnp\b|c\.n\.p|cod numeric"),
+    Scheme("RO", f"[1-9]{_DATE}[0-9]{{6}}", check.romania, rf"cnp\b{_AT}|c\.n\.p|cod numeric"),
     Scheme("BG", f"{_DATE}[0-9]{{4}}", check.bulgaria, r"егн\b|egn\b|единен граждански"),
     Scheme("GR", f"{_DATE}[0-9]{{5}}", check.greece, r"αμκα|α\.μ\.κ\.α|amka"),
-    Scheme("HU", "[0-9]{3}[ -]?[0-9]{3}[ -]?[0-9]{3}", check.hungary, "taj\\b|taj-"),
-    Scheme("HR", "[0-9]{11}", check.mod_11_10, "oib\\b"),
+    Scheme("HU", "[0-9]{3}[ -]?[0-9]{3}[ -]?[0-9]{3}", check.hungary, rf"taj\b{_AT}|taj-"),
+    Scheme("HR", "[0-9]{11}", check.mod_11_10, rf"oib\b{_AT}"),
     Scheme(
         "CH",
         r"756[ .]?[0-9]{4}[ .]?[0-9]{4}[ .]?[0-9]{2}",
         check.switzerland,
-        "ahv|avs\\b",
+        rf"ahv|avs\b{_AT}",
         r"756\.[0-9]{4}\.[0-9]{4}\.[0-9]{2}",
     ),
     Scheme(
@@ -111,8 +118,8 @@ SCHEMES = (
         check.austria,
         "svnr|sv-?nummer|sv-nr|sozialversicherungs|vsnr",
     ),
-    Scheme("IE", "[0-9]{7} ?[A-W][A-IW]?", check.ireland, r"ppsn?\b|personal public service"),
-    Scheme("GB", "[0-9]{3}[ -]?[0-9]{3}[ -]?[0-9]{4}", check.britain, r"nhs (?:n|id)|nhs:|nhs\b"),
+    Scheme("IE", "[0-9]{7} ?[A-W][A-IW]?", check.ireland, rf"ppsn?\b{_AT}|personal public service"),
+    Scheme("GB", "[0-9]{3}[ -]?[0-9]{3}[ -]?[0-9]{4}", check.britain, rf"nhs\b{_AT}"),
     Scheme("TR", "[1-9][0-9]{10}", check.turkey, r"kimlik|tckn|t\.?c\.? ?n(?:o|um)"),
     Scheme("RU BY KZ", "[0-9]{12}", check.russia, "инн\\b"),
     Scheme(
@@ -136,7 +143,7 @@ SCHEMES = (
         check.chile,
         r"rut\b|run(?=[ :.]{0,2}n?[°º:])|r\.u\.[tn]|cédula",
     ),
-    Scheme("AR", "[0-9]{2}-?[0-9]{8}-?[0-9]", check.argentina, "cui[lt]\\b"),
+    Scheme("AR", "[0-9]{2}-?[0-9]{8}-?[0-9]", check.argentina, rf"cui[lt]\b{_AT}"),
     Scheme("MX", _CURP, check.mexico, "", _CURP),
     Scheme("CN", _CHINA, check.china, "", _CHINA),
     Scheme("TW", "[A-Z][1289][0-9]{8}", check.taiwan, "身[分份][證证]|統一證號|居留證"),
@@ -145,9 +152,12 @@ SCHEMES = (
         "KR", f"{_DATE} ?- ?[1-8][0-9]{{6}}", check.dated, "주민(?:등록)?번호|외국인등록", evidence=Evidence.PATTERN
     ),
     Scheme("KR", f"{_DATE}-?[1-8][0-9]{{6}}", check.korea, "주민|resident registration"),
-    Scheme("JP", "[0-9]{4}[ -]?[0-9]{4}[ -]?[0-9]{4}", check.japan, "マイナンバー|個人番号|my number"),
+    Scheme("JP", "[0-9]{4}[ -]?[0-9]{4}[ -]?[0-9]{4}", check.japan, f"マイナンバー|個人番号|my number{_AT}"),
     Scheme(
-        "IN", "[2-9][0-9]{3}[ -]?[0-9]{4}[ -]?[0-9]{4}", check.verhoeff, "aadh?aa?r|adhaar|uidai|uid n|आधार|ಆಧಾರ್|ஆதார்"
+        "IN",
+        "[2-9][0-9]{3}[ -]?[0-9]{4}[ -]?[0-9]{4}",
+        check.verhoeff,
+        f"(?:aadh?aa?r|adhaar|uidai){_AT}|आधार|ಆಧಾರ್|ஆதார்",
     ),
     Scheme("SG", "[STFGM][0-9]{7}[A-Z]", check.singapore, rf"nric|fin n|{_IDENTITY}"),
     Scheme(
@@ -164,14 +174,21 @@ SCHEMES = (
         "บัตรประชาชน|เลขประจำตัว",
         "[1-8]-[0-9]{4}-[0-9]{5}-[0-9]{2}-[0-9]",
     ),
-    Scheme("ID", "[1-9][0-9]{15}", check.indonesia, r"nik\b|ktp\b|nomor induk", evidence=Evidence.PATTERN),
+    Scheme(
+        "ID",
+        "[1-9][0-9]{15}",
+        check.indonesia,
+        rf"nik\b{_AT}|ktp\b{_AT}|nomor induk",
+        evidence=Evidence.PATTERN,
+        capitals="NIK",
+    ),
     Scheme("ZA", f"{_DATE} ?[0-9]{{4}} ?[01][0-9]{{2}}", check.south_africa, rf"id:|i\.d\. n|rsa id|sa id|{_IDENTITY}"),
     Scheme("IL", "[0-9]{8}-?[0-9]", check.israel, 'ת\\.?["״]?ז|תעודת זהות|מספר זהות|teudat'),
     Scheme("SA", "[12][0-9]{9}", luhn, "رقم الهوية|الهوية الوطنية|إقامة|iqama|saudi id"),
     Scheme("AE", "784-?[0-9]{4}-?[0-9]{7}-?[0-9]", luhn, "emirates id|الهوية", "784-(?:19|20)[0-9]{2}-[0-9]{7}-[0-9]"),
     Scheme("IR", "[0-9]{3}-?[0-9]{6}-?[0-9]", check.iran, "کد ?ملی|شماره ملی|كد ملي"),
     Scheme("PK", "[1-7][0-9]{4}-[0-9]{7}-[0-9]", check.none, "cnic|nicop|شناختی", evidence=Evidence.PATTERN),
-    Scheme("AU", "[0-9]{3} ?[0-9]{3} ?[0-9]{3}", check.australia, "tfn\\b|tax file"),
+    Scheme("AU", "[0-9]{3} ?[0-9]{3} ?[0-9]{3}", check.australia, rf"tfn\b{_AT}|tax file"),
     Scheme("CA", "[1-79][0-9]{2}[ -]?[0-9]{3}[ -]?[0-9]{3}", luhn, r"sin(?= ?(?:no|num|#|:))|social insurance"),
 )
 """The schemes; US social security numbers are found by `numbers.find_ssns`."""
@@ -200,7 +217,7 @@ def find_ids(text: str, start: int, end: int, countries: Sequence[str]) -> Itera
     """Yields national numbers in text[start:end], whose first digit is at `start`.
 
     >>> text = "PESEL 44051401359, nr 44051401359; CPF 111.444.777-35"
-    >>> [text[a:b] for _, a, b, _ in find_ids(text, 0, len(text), ["PL", "BR"])]
+    >>> [text[a:b] for _, a, b, _ in find_ids(text, text.index("4"), len(text), ["PL", "BR"])]
     ['111.444.777-35', '44051401359']
     """
     if end - start > 8:
@@ -233,7 +250,13 @@ def _labelled(text: str, start: int) -> Iterator[Scheme]:
     if start - first < _SHORTEST_LABEL:
         return
     before = max(0, first - 1)  # shows whether the window begins inside a word
-    window = text[before:start].lower()
+    window = (printed := text[before:start]).lower()
     labels = [*_ANY_LABEL.finditer(window, first - before)]
     if labels:
-        yield from (scheme for scheme, label in _LABELS.items() if label.match(window, labels[-1].start()))
+        at = labels[-1].start()
+        for scheme, label in _LABELS.items():
+            name = scheme.capitals
+            if name and window.startswith(name.lower(), at) and not printed.startswith(name, at):
+                continue
+            if label.match(window, at):
+                yield scheme

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tasks.filters.recognisers.phone_labels import GOODS_LABELS, LABELS
+from tasks.filters.recognisers.phone_labels import COUNTED, GOODS_LABELS, LABELS
 from tasks.filters.recognisers.regions import regions_near
 from tasks.filters.recognisers.span import Evidence, PiiSpan
 
@@ -140,6 +140,14 @@ _OPEN_PLANS = frozenset(("DE", "AT", "IT", "ID"))
 """Countries whose numbers have so many lengths that two bare groups show nothing."""
 
 _TWO_GROUPS = re.compile("[0-9]+ [0-9]+")
+# Thousands or a bare number: how amounts are written.
+_COUNT = re.compile("[0-9]+|[0-9]{1,3}(?:[ .][0-9]{3})+")
+# Citations: "134 (30) 2222-2245", "№ 12 (345) 67-89", "(1985) 123 456". "Т." is also short for a telephone.
+_NUMBER_BEFORE = re.compile(r"(?:[0-9][ \t]{1,2}|(?:№|[Vv]ol\.|[Bb]d\.|[Nn]o\.|Nr\.)[ \t]{0,2})\Z")
+_YEAR_FIRST = re.compile(r"\( ?(?:1[5-9]|20)[0-9]{2} ?\)")
+_PAGES = re.compile(r"\([1-9][0-9]{0,4}\) ?([0-9]{3,5})-([0-9]{3,5})")
+_MOST_PAGES = 100
+"""Pages of an article, at most: telephone numbers with a dash seldom have such close groups."""
 
 
 def find_phones(
@@ -189,12 +197,31 @@ def _is_printed(text: str, start: int, end: int, country: str) -> bool:
         return False
     if country in _OPEN_PLANS and _TWO_GROUPS.fullmatch(number):
         return False
+    if _is_citation(text, start, end) or (_COUNT.fullmatch(number) and COUNTED.match(text, end)):
+        return False
     return exists(number, country) and not _is_amount(text, start, end) and LABELS.of(text, start, end) is not False
+
+
+def _is_citation(text: str, start: int, end: int) -> bool:
+    """Returns whether the number in brackets is the issue or the year of a journal, and what follows its pages."""
+    number = text[start:end]
+    if not number.startswith("("):
+        return False
+    if _NUMBER_BEFORE.search(text, max(0, start - 8), start) or _YEAR_FIRST.match(number):
+        return True
+    return _is_pages(number)
+
+
+def _is_pages(number: str) -> bool:
+    pages = _PAGES.fullmatch(number)
+    return pages is not None and len(pages[1]) == len(pages[2]) and 0 < int(pages[2]) - int(pages[1]) < _MOST_PAGES
 
 
 def _is_other(text: str, start: int, end: int) -> bool:
     """Returns whether the number is a table cell or has another label, and so is not a telephone number."""
     number = text[start:end]
+    if _is_pages(number) and _NUMBER_BEFORE.search(text, max(0, start - 8), start):
+        return True
     if (
         " " in number
         and "(" not in number
@@ -244,6 +271,8 @@ def _labelled(text: str, start: int, end: int, countries: Sequence[str]) -> Iter
         for first, last in _pieces(text, match.start(), match.end()):
             number = text[first:last]
             if _is_amount(text, first, last) or not _is_labelled(text, first, last):
+                continue
+            if _COUNT.fullmatch(number) and COUNTED.match(text, last) and not LABELS.directly_before(text, first):
                 continue
             if _could_exist(number, countries):
                 yield PiiSpan("phone", first, last, Evidence.CONTEXT)

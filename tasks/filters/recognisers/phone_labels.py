@@ -8,6 +8,8 @@ A label decides only together with the format of the number (`phone`), so a word
 "문의", inquiry) is no harm, but the labels of other numbers must be complete: the nearest label counts.
 """
 
+import re
+
 from tasks.filters.recognisers.span import GOODS, OTHER_NUMBERS, Labels
 
 _CALL = r"calls?\b(?![ -]?(?:n(?:o\b|r\b|um)|mark|sign))"  # the call number of a book, the call sign of a station
@@ -57,6 +59,24 @@ _NOT_JOINED = (
 )
 LABELS = Labels(_SPACED, _NOT_SPACED, _JOINED, _NOT_JOINED)
 """Whether the label next to a number is that of a telephone number."""
+
+_UNITS = (
+    r"[元圆圓塊件個个次辆輛吨噸股户戶亩畝枚匹隻棟軒回円條]|台(?![北中南湾灣州])|人(?![民工])|名(?![古片])|部(?![门門])"
+    r"|米(?!兰)|本(?![社店部])|公里|公斤|千克|平方|美元|港元|欧元|[万萬亿億]|世帯|キロ|メートル|ドル|[%％]"
+    r"|(?:대|명|개|원|건|회|만|억|달러|킬로)(?:(?![가-힣])|[은는이가을를에의도])"
+    r"|(?:เครื่อง|คน|บาท|ราย|ครั้ง|ชิ้น|ล้าน|หน่วย|คัน)"
+    r"|(?:جهاز|أجهزة|وحدة|نسخة|شخص|مشترك|ريال|دولار|مليون|ألف|دستگاه|نفر|تومان)"
+    r"|(?:लोग|रुपये|रुपए|इकाई|करोड़|लाख|टुकड़|यूनिट)"
+)
+_UNIT_WORDS = (
+    r"штук|шт(?!\w)|экземпл|единиц|человек|чел(?!\w)|тыс|миллион|млн|млрд|рубл|руб(?!\w)|абонент|пользовател|долл|евро"
+    r"|грив|гривень|раз(?!\w)|км(?!\w)|литр|тонн|осіб|одиниц"
+    r"|chiếc|cái|người|thuê bao|máy(?!\w)|đồng|triệu|nghìn|lần(?!\w)|tỷ"
+    r"|(?:units|copies|people|users|subscribers|million|dollars|euros?|pieces|customers|devices|handsets|phones|calls)(?!\w)"
+    r"|(?:stück|einheiten|personen|geräte|unidades|unités|exemplaires|personas|personnes|sztuk|kusů|adet|buah|orang)(?!\w)"
+)
+COUNTED = re.compile(f" ?(?:{_UNITS})| (?i:{_UNIT_WORDS})")
+"""A unit or what is counted, behind a number: "台", "штук", "chiếc"."""
 
 GOODS_LABELS = Labels(r"phone|tel\b|calls?\b|fax\b", GOODS)
 """The same of a number with the format of a telephone number: only the labels of goods speak against it."""

@@ -56,7 +56,7 @@ _STREETS = {
         r"(?:Cad(?:desi|\.)|Sok(?:ak|ağı|\.)|Sk\.|Bulv(?:arı|\.)|Blv\.|Mah(?:allesi|\.))"
         r"[^\n:;]{0,50}?No ?[:.]? ?[0-9]{1,4}"
     ),
-    "ID": re.compile(rf"(?<!\w)(?:Jl\.?|Jln\.?|Jalan|Gg\.|Gang) {_NUMBERED}"),
+    "ID": re.compile(rf"(?<!\w)(?:Jl\.?|Jln\.?|Jalan|Gg\.|Gang) (?=[A-Z]){_NUMBERED}"),
 }
 # A part of every street of the countries with unremarkable postcodes, which is searched first.
 _MARKS = {"TR": ("No", "no"), "ID": ("Jl", "Jalan", "Jln", "Gg.", "Gang"), "MX": ("C.P", "C. P", "CP")}
@@ -68,6 +68,21 @@ _TOWN_AFTER = {
     "PL": re.compile(rf"[ \n]{_PLACE}"),
     "TR": re.compile(rf"[ ,]{{1,2}}{_PLACE}(?: ?/ ?{_PLACE})?"),
 }
+# A lower-case word before the code, or behind it where the code is a bare number, shows a sentence.
+_WORD_BEFORE = re.compile(r"(\w{1,30})[^\w]{0,5}\Z")
+_WORD_BEHIND = re.compile(r"[ \t]([^\W\d_]{2,30})")
+_CODE_WORDS = frozenset(("cep", "kod", "pocztowy", "kode", "pos", "kodepos", "pin", "pincode", "code"))
+# fmt: off
+_LINKS = frozenset((
+    "and", "or", "on", "in", "at", "by", "for", "from", "with", "to", "is", "was", "are", "india", "tel", "phone", "ph",
+    "mob", "mobile", "email", "web", "www", "https", "http", "contact", "call", "dan", "di", "atau", "pada", "untuk",
+    "telp", "hp", "indonesia",
+))
+# fmt: on
+_VERBS = re.compile(r"(?<!\w)(?:é|foi|era|são|um|uma|que|não|tem|to|jest|był|była|było|się|który|która)(?!\w)")
+_NAMED = frozenset(("BR", "PL", "ID", "IN"))
+"""Countries whose codes stand behind a name, a number or a label of the code."""
+
 _INDIAN_TOWN = re.compile(r"(?:[A-Za-z]{3}|[\u0900-\u097f])[).,]?[ –-]{1,3}\Z")
 # In India: where the address begins, after a line end, a label or a sentence.
 _CLAUSE = re.compile(r"\n|[:：→•|·] ?|[a-z]{4}\. |(?<!\w)(?:at|in|address|office|is|पता|पता है)[ ]")
@@ -88,7 +103,7 @@ def find_by_postcode(text: str, starts: Sequence[int], countries: Sequence[str])
         form = str(code.lastgroup)
         for country in ("MX", "TR", "ID") if form == "five" else (form,):
             first = _street_start(text, max(floor, start - _BEFORE), start, country) if country in countries else None
-            if first is not None:
+            if first is not None and not _is_sentence(text, first, start, code.end(), country):
                 town = _TOWN_AFTER[country].match(text, code.end()) if country in _TOWN_AFTER else None
                 floor = town.end() if town else code.end()
                 yield PiiSpan("address", first, floor, Evidence.PATTERN)
@@ -116,3 +131,16 @@ def _street_start(text: str, first: int, end: int, country: str) -> int | None:
         if not any(map(str.isdigit, text[start:end])) or not _INDIAN_TOWN.search(text, first, end):
             return None
     return start if text.count("\n", start, end) <= _MOST_LINES else None
+
+
+def _is_sentence(text: str, first: int, start: int, end: int, country: str) -> bool:
+    """Returns whether the number text[start:end] behind a street at `first` is an amount in a sentence."""
+    if country not in _NAMED:
+        return False
+    before = _WORD_BEFORE.search(text, first, start)
+    if before and len(before[1]) > 1 and before[1].isalpha() and before[1].islower() and before[1] not in _CODE_WORDS:
+        return True
+    if country in ("BR", "PL"):
+        return _VERBS.search(text, first, start) is not None
+    behind = _WORD_BEHIND.match(text, end)
+    return behind is not None and behind[1].islower() and behind[1] not in _LINKS

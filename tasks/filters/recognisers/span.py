@@ -15,6 +15,7 @@ DENSE = 24
 
 _DENSE = re.compile("[\u3041-\u30ff\u3400-\u9fff\uac00-\ud7a3]")
 _AFTER = 16
+_REST_OF_WORD, _MARKS = re.compile(r"[^\W\d_]*+"), re.compile(r"[\W_]*[^\w\s][\W_]*")
 GOODS = (
     r"isbn|issn|ean\b|gtin|upc\b|asin\b|sku\b|part\b|parts\b|model|modell|serial|s/n|item n|product (?:code|id|n)"
     r"|artikel|batch|lot\b|barcode|patent|doi\b|pmid|pmc|arxiv|cas\b|cve\b"
@@ -140,6 +141,18 @@ class Labels:
         if label is None and text[end : end + 2].lstrip()[:1] == "(":
             label = self._label.match(text[end : end + _AFTER].lower().lstrip()[1:])
         return None if label is None else label.lastgroup in ("yes", "joined")
+
+    def directly_before(self, text: str, start: int) -> bool:
+        """Returns whether one of `yes` stands directly before `start`, with a mark between them ("Tel.", "電話：")."""
+        before = max(0, start - BEFORE)
+        window = text[before:start].lower()
+        labels = [*self._native.finditer(window)]
+        if not labels or labels[-1].lastgroup not in ("yes", "joined"):
+            return False
+        end = labels[-1].end()
+        if labels[-1].lastgroup == "yes":  # the beginning of a word
+            end = _REST_OF_WORD.match(window, end).end()  # type: ignore[union-attr]
+        return _MARKS.fullmatch(window, end) is not None
 
 
 def _first_letters(labels: str) -> str:

@@ -23,6 +23,10 @@ _CN_STREET = re.compile(
     "(?:路|街|道|巷|弄|胡同|里|村|园|區|区)(?:[0-9一二三四五六七八九十]{1,3}段)?(?:[0-9]{1,4}[巷弄]){0,2}\\Z"
 )
 _CN_CITY = re.compile("[市县縣区區州]")
+# Behind 号: lines, exits, projects, documents, machines.
+_CN_OTHER = re.compile(
+    "线|線|工程|文|口|令|机|機|车|車|桥|橋|井|矿|礦|项目|項目|公告|公路|地块|地塊|标段|台风|選手|选手"
+)
 _CN_LABEL = re.compile(".*(?:地址|住址|位[于於]|住在|住所|居住[于於]|寄[到至]|坐落[于於]|通[讯訊]处)")
 _CN_PROVINCE = re.compile(
     "北京|上海|天津|重[庆慶]|河北|山西|[辽遼][宁寧]|吉林|黑[龙龍]江|江[苏蘇]|浙江|安徽|福建|江西|山[东東]|河南|湖北|湖南|[广廣][东東]|海南|四川|[贵貴]州"
@@ -46,10 +50,11 @@ def _chinese(text: str) -> Iterator[PiiSpan]:
         at = label.end() if label else 0
         province = _CN_PROVINCE.search(names, at)
         city = _CN_CITY.search(names, at)
-        if city is None:
+        if city is None or "的" in names[city.end() :] or _CN_OTHER.match(text, number.end()):
             continue
         # Without its province, a city has two or three letters.
         first = province.start() if province and province.start() < city.end() else max(at, city.start() - 3)
+        first = max(first, names.rfind("的") + 1)
         more = _CN_MORE.match(text, number.end())
         yield PiiSpan("address", run.start() + first, more.end() if more else number.end(), Evidence.PATTERN)
 
@@ -62,8 +67,11 @@ _JP_PREFECTURES = (
 _JP = re.compile(
     rf"(?:(?:〒[ \u3000]?[0-9]{{3}}-?[0-9]{{4}}[ \u3000\n]{{0,3}})(?:{_JP_PREFECTURES})?"
     rf"|(?:{_JP_PREFECTURES}))[ \u3000]?"
-    rf"(?=[{_JP_LETTERS}]{{1,10}}[市区町村郡島])[{_JP_LETTERS}]{{2,24}}+[ \u3000]?[0-9]{{1,4}}"
+    # Behind a particle or before a counter, two numbers are a range or a score.
+    rf"(?=[{_JP_LETTERS}]{{1,10}}[市区町村郡島])[{_JP_LETTERS}]{{2,24}}+(?<![でのはがにをとも約])[ \u3000]?[0-9]{{1,4}}"
     rf"(?:(?:丁目|番地?|号|[-の])(?:[0-9]{{1,4}})?){{1,5}}+"
+    r"(?![ \u3000]?(?:[代年人対点勝敗回件個歳才倍円位割万億%％]|日(?!本)|月(?!島)|名(?![古取])"
+    r"|時間|店舗|ヶ月|か月|カ月|週間|試合))"
     rf"(?:[ \u3000]?[{_JP_LETTERS}A-Z]{{1,15}}?(?:ビル|タワー|マンション|ハイツ|コーポ|荘)"
     rf"(?:[ \u3000]?[0-9]{{1,4}}(?:階|号室?|F)?)?)?"
 )
@@ -72,10 +80,17 @@ _KR_PROVINCES = (
     "서울|부산|대구|인천|광주|대전|울산|세종|경기|강원|충청[북남]도|전라[북남]도|경상[북남]도"
     "|충북|충남|전북|전남|경북|경남|제주"
 )
+# "로" is also an ending ("버스로 10분", by bus in ten minutes); a building may follow the number after a blank.
+_KR_COUNTER = (
+    r"[명년개월원회연분초시일주대건배위차억만천백점세살인톤곳%]|k?m"
+    r"|[ ](?:명|년|개월?|월|원|회|연|분|시간|일|건|배|위|차|억|만|천|점|세|살|톤|곳|킬로|미터|km|%)"
+    r"(?:(?![가-힣])|[은는이가을를에의도과씩째간까정])"
+)
 _KR = re.compile(
     rf"(?:\(?우?편?번?호?\)?[ :]?[0-9]{{5}}\)?[ ])?(?:{_KR_PROVINCES})(?:특별자치시|특별자치도|특별시|광역시|시|도)?[ ]"
     r"(?:[가-힣]{1,5}(?:시|군|구)[ ]){0,2}(?:[가-힣]{1,5}(?:읍|면)[ ])?"
-    r"(?:[가-힣0-9]{1,12}(?:로|길)[ ]?(?:[0-9]{1,4}(?:번길|가길)[ ])?[0-9]{1,4}(?:-[0-9]{1,4})?(?![0-9번])"
+    r"(?:[가-힣0-9]{1,12}(?:로(?<!으로)|길)[ ]?(?:[0-9]{1,4}(?:번길|가길)[ ])?[0-9]{1,4}(?:-[0-9]{1,4})?+(?![0-9번])"
+    rf"(?!{_KR_COUNTER})"
     r"|[가-힣0-9]{1,8}(?:동|리|가)[ ][0-9]{1,4}(?:-[0-9]{1,4})?번지)"
     r"(?:,?[ ](?:[0-9가-힣]{1,6}동[ ])?[0-9]{1,5}(?:층|호))?(?:[ ]?\([가-힣0-9, ]{2,25}\))?"
 )
@@ -85,10 +100,16 @@ _RU_TYPES = (
     r"ул\.?|улица|пр-?т\.?|просп\.|проспект|пр\.|пер\.|переулок|наб\.|набережная|бул\.|бульвар|б-р|шоссе|ш\.|пл\.|площадь"
     r"|проезд|вул\.|вулиця|просп\.|бул\."
 )
+# Numbers that are no houses: "1905 года", "1905 г.", "10 лет".
+_RU_YEAR = (
+    r"[0-9]{1,4}(?:-?[а-я]{1,2})?[ ](?:год|гг|рок[уі]|рік|лет(?!\w)|век|тыс|млн|человек|чел\.|руб|метр|км)"
+    r"|[12][0-9]{3}[ ]?г(?:\.|(?!\w))"
+)
 _RU = re.compile(
     rf"(?<!\w)(?:(?:{_RU_TYPES})[ ]?[«\"]?{_RU_WORD}(?:[ ](?!д\.|дом|к\.|стр)[\w.-]{{1,30}}+){{0,3}}?[»\"]?"
     rf"|[А-ЯЁ][а-яё-]{{2,30}}+(?<=[йая])[ ](?:{_RU_TYPES})),?[ ]{{1,2}}"
-    r"(?:(?:д(?:ом)?|буд(?:инок)?|№)\.?[ ]?№?[ ]?)?[0-9]{1,4}(?:[ ]?[А-Яа-я](?!\w))?(?:/[0-9]{1,4}[а-я]?)?"
+    rf"(?:(?:д(?:ом)?|буд(?:инок)?|№)\.?[ ]?№?[ ]?)?(?!{_RU_YEAR})"
+    r"[0-9]{1,4}(?:[ ]?[А-Яа-я](?!\w))?(?:/[0-9]{1,4}[а-я]?)?"
     r"(?:,?[ ](?:корп(?:ус)?|к|кв|квартира|стр|строение|оф|офис|пом|комн?|эт|лит)\.?[ ]?[0-9А-Я]{1,5}(?!\w)){0,4}"
     r"(?P<after>,[ ](?:(?:г\.|м\.|город)[ ]?[А-ЯІЇЄ][а-яёіїє-]{2,20}|[0-9]{5,6}(?![0-9])))?(?![\w-])"
 )
@@ -112,6 +133,31 @@ _AR = re.compile(
     rf"(?:(?<=پلاک[ ])[0-9]{{1,4}}|[0-9]{{5}}(?:[0-9]{{5}})?)(?![0-9])"
     rf"|(?:خیابان|خيابان)[ ][{_ARABIC} ،,.-]{{3,60}}+(?<=پلاک[ ])[0-9]{{1,4}}(?![0-9])"
 )
+_AR_AMOUNT_BEFORE = re.compile(
+    r"(?:طوله|طولها|نحو|حوالي|حوالى|قرابة|زهاء|أكثر من|اكثر من|أقل من|عام|سنة|منذ|بلغ|يبلغ|مسافة|عدد|بنسبة"
+    r"|سال|حدود|بیش از)[ ]\Z"
+)
+_AR_AMOUNT = re.compile(
+    r" ?(?:كيلو|کیلو|كم|متر|مترا|زائر|شخص|نسمة|نفر|ريال|دولار|دينار|جنيه|درهم|ليرة|تومان|ریال|عام|سنة"
+    r"|سال|ألف|مليون|هزار|میلیون|طن|سيارة|قدم|ميل|هكتار|مرة|%|٪)"
+)
+_AR_NOUN = re.compile(rf" ?[{_ARABIC}]")
+_AR_NEAR = re.compile("[،,]|ص\\. ?ب|الرمز البريدي|کد ?پستی")
+_AR_CLOSE = 40
+"""Characters before the postcode among which a comma or its label stands, if another word follows it."""
+
+
+def _arabic(text: str) -> Iterator[PiiSpan]:
+    for found in _AR.finditer(text):
+        digits = len(found.group()) - len(found.group().rstrip("0123456789"))
+        code = found.end() - digits
+        if not text[max(0, code - 6) : code].rstrip().endswith("پلاک"):
+            if _AR_AMOUNT_BEFORE.search(text, max(0, code - 12), code) or _AR_AMOUNT.match(text, found.end()):
+                continue
+            near = _AR_NEAR.search(text, max(found.start(), code - _AR_CLOSE), code)
+            if near is None and _AR_NOUN.match(text, found.end()):
+                continue
+        yield PiiSpan("address", *found.span(), Evidence.PATTERN)
 
 
 # All bytes of UTF-8 except the first ones of U+0400 to U+1FFF and U+3000 to U+FFFF. A text that is left with none of
@@ -132,7 +178,7 @@ def find_by_street(text: str, countries: Sequence[str]) -> Iterator[PiiSpan]:
         return
     if ("号" in text or "號" in text) and not {"CN", "TW"}.isdisjoint(countries):
         yield from _chinese(text)
-    if "JP" in countries and any(mark in text for mark in "〒県都府"):
+    if "JP" in countries and any(mark in text for mark in ("〒", "県", "都", "府", "北海道")):
         yield from (PiiSpan("address", *found.span(), Evidence.PATTERN) for found in _JP.finditer(text))
     if "KR" in countries and any(mark in text for mark in "로길동리"):
         yield from (PiiSpan("address", *found.span(), Evidence.PATTERN) for found in _KR.finditer(text))
@@ -141,7 +187,7 @@ def find_by_street(text: str, countries: Sequence[str]) -> Iterator[PiiSpan]:
     if ("شارع" in text or "طريق" in text or "خیابان" in text) and not {"SA", "EG", "AE", "MA", "IQ", "IR"}.isdisjoint(
         countries
     ):
-        yield from (PiiSpan("address", *found.span(), Evidence.PATTERN) for found in _AR.finditer(text))
+        yield from _arabic(text)
 
 
 def _russian(text: str) -> Iterator[PiiSpan]:
