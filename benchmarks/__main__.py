@@ -464,6 +464,24 @@ BENCHMARKS = (
         _train_gpu,
     ),
     Benchmark(
+        "language_filters",
+        "languages measure --reference FOLDER --data FOLDER",
+        "Good text and noise of many languages that the default filters drop, with the shipped limits",
+        lambda r: (
+            f"of good text {r['summary']['dropped']:.1%} in {r['summary']['languages']} languages, of noise"
+            f" {r['summary']['noise']:.1%}"
+        ),
+    ),
+    Benchmark(
+        "splits",
+        "splits --data FOLDER --packages FOLDER",
+        "Splits of the tokenizer: pieces per word and tokens by language, training and encoding speed",
+        lambda r: (
+            f"at most {r['most_pieces_per_word_spaced']['gpt2']:.1f} pieces per word by gpt2,"
+            f" {r['most_pieces_per_word_spaced']['llama3']:.2f} by llama3"
+        ),
+    ),
+    Benchmark(
         "words",
         "words --langid FOLDER --kinds FOLDER",
         "Words of scripts without spaces: speed by language, agreement with the tokenizers of FineWeb2",

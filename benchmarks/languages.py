@@ -271,9 +271,11 @@ def table(figures: Mapping[str, Any]) -> Iterator[str]:
 def main() -> None:
     """Runs a part of the benchmark."""
     whole = parser(__doc__)
-    whole.add_argument("command", choices=("measure", "table"))
-    whole.add_argument("--reference", type=Path)
-    whole.add_argument("--data", type=Path)
+    commands = whole.add_subparsers(dest="command", required=True)
+    commands.add_parser("table")
+    measuring = commands.add_parser("measure")
+    measuring.add_argument("--reference", type=Path, required=True)
+    measuring.add_argument("--data", type=Path)
     options = whole.parse_args()
     if options.command == "table":
         print("\n".join(table(last("language_filters"))))

@@ -40,7 +40,7 @@ def test_a_document_is_traced_to_its_chunks_and_to_rejected_ones_with_reasons(re
     for stage in STAGES:
         run_stage(recipe, stage, version="1", tracking=context)
     made = Artifact.open_at(open_store(recipe), ArtifactId(f"{recipe.name}/chunks", "1"))
-    assert {ref.role for ref in made.record.inputs} == {"documents", "extracted", "tokenizer"}
+    assert {ref.role for ref in made.record.inputs} == {"code:words", "documents", "extracted", "tokenizer"}
     assert {row["kind"] for row in rows_of(made) if row["source"] == "books"} == {"code"}
     mine = [row for row in rows_of(made) if row["url"] == MANUAL]
     assert mine[0]["text"].startswith("# Museum\n\n## Doors\n\nDoor 0 of")

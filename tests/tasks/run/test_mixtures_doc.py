@@ -14,12 +14,12 @@ def test_every_example_is_valid_in_a_recipe() -> None:
     blocks = map(tomllib.loads, re.findall(r"```toml\n(.*?)```", DOC, re.DOTALL))
     trained, tokenizer, columns, mixture, joint, sample, canary, scoring, proposing, accepting, arms = blocks
     assert read({**BASE, **trained}).tokenizer.split == "llama3"
-    by_language = read({**BASE, **joint, **sample})
-    assert (by_language.pack.by, by_language.tokenizer.by) == ("source+language", "language")
-    assert by_language.train.alpha == by_language.tokenizer.alpha == {"language": 0.3}
     assert read({**BASE, **tokenizer}).tokenizer.end_of_text == "<|end_of_text|>"
     assert read({**BASE, **columns}).pack.by == "tier"
     crawl = {"seeds": ["https://example.org/"], "contact": "mailto:me@example.org"}
+    by_language = read({**BASE, **joint, **sample, "crawl": crawl})
+    assert (by_language.pack.by, by_language.tokenizer.by) == ("source+language", "language")
+    assert by_language.train.alpha == by_language.tokenizer.alpha == {"language": 0.3}
     assert read({**BASE, **canary, "crawl": crawl}).canary.confirmations == 5
     tasks = [{"name": name, "kind": "cloze", "path": "/q.jsonl", "prompt": "{{q}}"} for name in ("lambada", "arc_easy")]
     scored = read({**BASE, **scoring, "evaluate": {"tasks": tasks}, "crawl": crawl}).canary.scored
