@@ -16,9 +16,10 @@ theirs.
 import html
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from tasks.formats.documents.layout import Box
+from tasks.formats.documents.table_cells import Cell, placed
+from tasks.formats.documents.table_cells import cell as cell_of
 from tasks.formats.pdf.blocks import END, LEVELS, PdfBlock
 from tasks.formats.pdf.segments import Table
 
@@ -26,7 +27,6 @@ _SIZE = 10.0
 _LARGER = 2.0
 """Font sizes in points: of text, and how much larger each level of headings is. They only rank headings."""
 _MOST_CELLS = 20_000
-_MOST_SPANNED = 100
 
 _HEADING = re.compile(r"[ ]{0,3}(#{1,6})[ \t]++(.*)")
 _FENCE = re.compile(r"[ ]{0,3}(`{3,}|~{3,})[^`]*")
@@ -40,7 +40,6 @@ _NUMBER = re.compile(r"[.,;]?+[ \t]*+(?:\([^\s()]{1,12}+\))?+[.,;]?+")
 _TABLE = re.compile(r"[ \t]*+<table\b", re.IGNORECASE)
 _AROUND_TABLE = re.compile(r"(?<=</table>)(?!\Z)|(?<!\A)(?=<table\b)", re.IGNORECASE)
 _TABLE_TAG = re.compile(r"<(/?)(table|caption|thead|tbody|tfoot|tr|td|th)\b([^<>]*+)>", re.IGNORECASE)
-_SPAN = re.compile(r"\b(col|row)span\s*+=\s*+[\"']?+\s*+(\d{1,4})", re.IGNORECASE)
 _FRONT = re.compile(r"\A---\n(?:[a-z_]++:[^\n]*+\n)++---(?:\n|\Z)")
 _ALL_FENCED = re.compile(r"\A```(?:markdown|md)?[ ]*+\n(.*?)\n```\Z", re.DOTALL)
 
@@ -75,7 +74,18 @@ def blocks_of(text: str, box: Box) -> list[PdfBlock]:
         text: Markdown.
         box: box of the page, which all blocks get: models do not tell where a text is.
     """
-    return list(_Reader(text.splitlines(), box).blocks())
+    return list(_Reader(_lines_of(text), box).blocks())
+
+
+def _lines_of(text: str) -> list[str]:
+    """Returns the lines of a text; a table in HTML begins a line, and nothing follows it on its last one."""
+    lines: list[str] = []
+    in_code = False
+    for line in text.splitlines():
+        in_code ^= _FENCE.fullmatch(line) is not None
+        is_plain = in_code or "table" not in line.lower()
+        lines += [line] if is_plain else _AROUND_TABLE.split(line.strip())
+    return lines
 
 
 class _Reader:
@@ -172,15 +182,13 @@ class _Reader:
         yield from self._text("paragraph", table.after)
 
     def _table_end(self) -> int:
-        """Returns the end of the lines of a table; text around the tags of tables becomes lines of its own.
+        """Returns the end of the lines of a table.
 
         A table without an end tag, which ends at the next blank line, is told by the one that begins after that line.
         """
         at, depth, passed_blank = self._at, 0, False
         while at < len(self._lines):
-            line, *others = _AROUND_TABLE.split(self._lines[at].strip())
-            if others:  # all at once, because a line may consist of thousands of tables
-                self._lines[at : at + 1] = line, *others
+            line = self._lines[at].strip()
             begins = _TABLE.match(line) is not None
             passed_blank = passed_blank or not line
             if begins and passed_blank:
@@ -265,18 +273,8 @@ def _unescaped(text: str) -> str:
     return html.unescape(_NO_REFERENCE.sub("\ufffd", text))
 
 
-@dataclass(frozen=True)
-class _HtmlCell:
-    text: str
-    is_header: bool
-    columns: int
-    rows: int
-
-
 class _HtmlTable:
     """A table in HTML, of tags that need not be closed; other tags and references are left in its texts.
-
-    A cell over several rows is repeated in each of them, one over several columns is in the first of them.
 
     Attributes:
         rows: its rows, each with its cells.
@@ -286,19 +284,21 @@ class _HtmlTable:
     """
 
     def __init__(self, markup: str) -> None:
-        self._cells: list[list[_HtmlCell]] = [[]]
+        self._cells: list[list[Cell]] = []
+        self._in_row = False
         outside: tuple[list[str], list[str]] = ([], [])
         at, cell = 0, None
         for tag in _TABLE_TAG.finditer(markup):
             self._add(cell, markup[at : tag.start()], outside)
             at, name = tag.end(), tag[2].lower()
             cell = tag if name in ("td", "th") and not tag[1] else None
-            if name == "tr" and self._cells[-1]:
-                self._cells.append([])
+            if name == "tr":
+                self._in_row = not tag[1]
+                if self._in_row:
+                    self._cells.append([])
         self._add(cell, markup[at:], outside)
-        filled = [row for row in self._cells if row]
-        self.rows = _placed(filled)
-        self.head = any(one.is_header for row in filled[:1] for one in row)
+        self.rows = placed(self._cells, _MOST_CELLS) or [[one.text for one in row] for row in self._cells]
+        self.head = any(one.is_header for one in next(filter(None, self._cells), ()))
         self.before, self.after = ("\n".join(parts) for parts in outside)
 
     def _add(self, cell: re.Match[str] | None, text: str, outside: tuple[list[str], list[str]]) -> None:
@@ -306,32 +306,7 @@ class _HtmlTable:
             if text.strip():
                 outside[any(self._cells)].append(text.strip())
             return
-        spans = {kind.lower(): max(1, min(int(number), _MOST_SPANNED)) for kind, number in _SPAN.findall(cell[3])}
-        is_header = cell[2].lower() == "th"
-        self._cells[-1].append(_HtmlCell(text, is_header, spans.get("col", 1), spans.get("row", 1)))
-
-
-def _placed(cells: Sequence[Sequence[_HtmlCell]]) -> list[list[str]]:
-    """Returns the texts of the cells at their positions, of a little more than `_MOST_CELLS` at most."""
-    placed: list[list[str]] = []
-    reaching: dict[int, tuple[str, int]] = {}  # by column: text of a cell, and the number of rows that it still reaches
-    count = 0
-    for row in cells:
-        texts: list[str] = []
-        for cell in (*row, None):
-            while (column := len(texts)) in reaching:
-                text, left = reaching.pop(column)
-                texts.append(text)
-                if left > 1:
-                    reaching[column] = text, left - 1
-            if cell is None or count + len(texts) > _MOST_CELLS:
-                break
-            for text in (cell.text, *[""] * (cell.columns - 1)):
-                if cell.rows > 1:
-                    reaching[len(texts)] = text, cell.rows - 1
-                texts.append(text)
-        placed.append(texts)
-        count += len(texts)
-        if count > _MOST_CELLS:
-            break
-    return placed
+        if not self._in_row:
+            self._cells.append([])
+            self._in_row = True
+        self._cells[-1].append(cell_of(cell[2].lower(), cell[3], text))

@@ -126,15 +126,14 @@ def main_blocks(
     if page is None:
         return []
     rows = features(page, title.lower())
-    odds = block_odds(page, rows, default_classifier())
     found = units(page, most_rows)
-    is_main = whole(page, found, odds, rows[_WORDS])
-    stated = content(page)
-    if stated is not None:
-        is_main = stated
+    is_main = content(page)
+    if is_main is None:
+        odds = block_odds(page, rows, default_classifier())
+        if _is_uncertain(odds, rows[_WORDS]):
+            return []
+        is_main = whole(page, found, odds, rows[_WORDS])
     if not (is_main & (rows[_WORDS] >= _SHORTEST_PARAGRAPH)).any():
-        return []
-    if stated is None and _is_uncertain(odds, rows[_WORDS]):
         return []
     in_comments = rows[_IN_COMMENTS] <= _MOST_COMMENTS
     if comments:

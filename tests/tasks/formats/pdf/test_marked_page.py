@@ -98,6 +98,9 @@ def test_text_around_a_table_in_html_is_kept() -> None:
         *kept,
         ("paragraph", "After"),
     ]
+    assert read(f"Before {table} between") == [("paragraph", "Before"), *kept, ("paragraph", "between")]
+    assert read(f"<div>{table}</div>") == kept
+    assert read(f"```\n<p>{table}\n```") == [("code", f"<p>{table}")]
     unfinished = "<table>\n<tr><td>Vardo</td></tr>\nNote\n\n# After\n\n<table><tr><td>Oslo"
     expected = [("table", "Vardo"), ("paragraph", "Note"), ("heading", "After"), ("table", "Oslo")]
     assert read(unfinished) == expected
