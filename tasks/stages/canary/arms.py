@@ -29,7 +29,6 @@ import numpy as np
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
-from tasks.formats.tokens.components import component_weights, largest_weights
 from tasks.formats.tokens.labels import SOURCE
 from tasks.formats.tokens.mixture import grid_weights, repetitions
 from tasks.formats.tokens.plan import Plan
@@ -40,12 +39,14 @@ from tasks.stages.canary.decision import Decision, encoded
 from tasks.stages.canary.design import Space
 from tasks.stages.canary.registration import (
     ARMS,
+    CURRENT_OF_RECIPE,
     HOOKS,
     RESULT,
     Arm,
     Cycle,
     begin,
     continues,
+    in_components,
     require_repetition,
     rules,
     targets,
@@ -288,9 +289,7 @@ def _current(
 ) -> dict[str, float]:
     if accepted and (weights := _restrict(accepted, sequences)):
         return weights
-    most = largest_weights(sequences, config.repetition_cap, config.steps * config.batch_size) if config.alpha else {}
-    where = "[canary] current, among the sources with a whole sequence"
-    return component_weights(config.current, sequences, by, config.alpha, most, where)
+    return in_components(config, config.current, sequences, by, CURRENT_OF_RECIPE)
 
 
 def _restrict(weights: Mapping[str, float], sequences: Mapping[str, int]) -> dict[str, float] | None:

@@ -11,6 +11,7 @@ from tasks.core.artifact import Artifact
 from tasks.core.errors import RecipeError
 from tasks.core.stage import Output
 from tasks.formats.hooks import Hooks
+from tasks.formats.tokens.components import component_weights, largest_weights
 from tasks.formats.tokens.mixture import Mixture, repetitions
 from tasks.stages.canary import CanaryConfig, arm_of
 from tasks.stages.canary.cost import CycleCost
@@ -169,3 +170,23 @@ def rules(config: CanaryConfig, cost: CycleCost, arms: int) -> list[str]:
         )
     budget = "no budget is set" if cost.limit == float("inf") else f"the budget pays for {cost.limit:.1f} runs"
     return [*lines, f"Cost of the longest cycle: {cost.text(cost.most(arms))}; {budget}."]
+
+
+CURRENT_OF_RECIPE = "[canary] current, among the sources with a whole sequence"
+"""What the mixture of the recipe is, for messages."""
+
+
+def in_components(
+    config: CanaryConfig, mixture: Mapping[str, float], sequences: Mapping[str, int], by: str, where: str
+) -> dict[str, float]:
+    """Returns a mixture of the recipe by component, its groups divided by the exponents of the settings.
+
+    Args:
+        config: settings of the cycle.
+        mixture: weights by component or group; empty for the natural mixture.
+        sequences: number of sequences by component.
+        by: the columns that make the components.
+        where: what the mixture is, for messages.
+    """
+    most = largest_weights(sequences, config.repetition_cap, config.steps * config.batch_size) if config.alpha else {}
+    return component_weights(mixture, sequences, by, config.alpha, most, where)

@@ -21,13 +21,23 @@ from typing import Any
 from tasks.core.engine import Engine
 from tasks.core.errors import RecipeError
 from tasks.core.stage import Inputs, Output, Report
-from tasks.formats.tokens.components import JOINT, component_weights, group_names, largest_weights
+from tasks.formats.tokens.components import JOINT, group_names
 from tasks.formats.tokens.labels import SOURCE
 from tasks.formats.tokens.mixture import grid_weights
 from tasks.stages.canary import CURRENT, MIXTURE_OF_ARM, REPEATED, CanaryConfig
 from tasks.stages.canary.cost import CycleCost
 from tasks.stages.canary.decision import Decision
-from tasks.stages.canary.registration import Arm, Cycle, begin, continues, require_repetition, rules, write
+from tasks.stages.canary.registration import (
+    CURRENT_OF_RECIPE,
+    Arm,
+    Cycle,
+    begin,
+    continues,
+    in_components,
+    require_repetition,
+    rules,
+    write,
+)
 
 VERSION = 1
 VARIANTS = "variants.json"
@@ -112,7 +122,7 @@ def _arms(
         name, changed = variant["name"], dict(variant["set"])
         from_recipe = of_recipe and not changed.get(MIXTURE_OF_ARM)
         current = _of_recipe(config, name, counts, sequences[0], by) if from_recipe else weights
-        mixed = _weights(variant, counts, current, sequences[0], by)
+        mixed = _weights(config, variant, counts, current, sequences[0], by)
         require_repetition(config, mixed, counts, f'the arm "{name}"')
         arm = {"arm": f"arm-{number}", "kind": name, "weights": mixed, "set": changed}
         arms.append(arm)
@@ -134,12 +144,11 @@ def _of_recipe(
         if not any(common.values()):
             raise _without_source(name)
         weights = {group: weight / math.fsum(common.values()) for group, weight in common.items()}
-    most = largest_weights(sequences, config.repetition_cap, config.steps * config.batch_size) if config.alpha else {}
-    where = "[canary] current, among the sources with a whole sequence"
-    return component_weights(weights, sequences, by, config.alpha, most, where)
+    return in_components(config, weights, sequences, by, CURRENT_OF_RECIPE)
 
 
 def _weights(
+    config: CanaryConfig,
     variant: Variant,
     sequences: Mapping[str, int],
     current: Mapping[str, float] | None,
@@ -149,7 +158,7 @@ def _weights(
     """Returns the mixture of a variant; sources in `known`, those of the current variant, may have no weight."""
     name, own = variant["name"], variant["set"].get(MIXTURE_OF_ARM)
     if own:
-        mixed = component_weights(own, sequences, by, where=f'{MIXTURE_OF_ARM} of the arm "{name}"')
+        mixed = in_components(config, own, sequences, by, f'{MIXTURE_OF_ARM} of the arm "{name}"')
         own = mixed if JOINT in by else own
     weights = own or current
     if not weights:

@@ -275,6 +275,15 @@ def test_groups_of_the_recipe_are_divided_by_the_tokens_of_each_arm(
     assert (arms[2]["weights"]["web+de"], arms[2]["weights"]["web+en"]) == shares[1:]
 
 
+def test_the_groups_of_the_mixture_of_an_arm_are_divided_like_those_of_the_recipe() -> None:
+    current = {"web": 0.8, "books": 0.2}
+    config = CanaryConfig(current=current, alpha={"language": 0}, steps=2, batch_size=8)
+    counts = {"web+en": 400, "web+ja": 100, "books+en": 100}
+    arm = {"name": "less web", "set": {"canary.current": {"web": 0.6, "books": 0.4}}}
+    arms = first(config, [WEB, arm], [counts, counts], current, [], COST, "source+language")["arms"]
+    assert [arm["weights"]["web+ja"] for arm in arms] == [0.4, 0.4, 0.3]
+
+
 def test_a_group_that_only_some_arms_have_leaves_its_weight_to_the_others_and_a_new_one_needs_a_weight() -> None:
     config = CanaryConfig(current={"web": 0.6, "code": 0.4}, steps=2, batch_size=8)
     current, without = {"code+en": 100, "web+en": 300, "web+ja": 100}, {"web+en": 100, "web+ja": 100}
