@@ -34,8 +34,10 @@ from benchmarks.harness import json_lines, keep, last, parser
 from tasks.filters.batch import DocumentBatch
 from tasks.filters.catalogue import annotator
 from tasks.filters.language_values import plain_words, shipped
+from tasks.formats.documents.languages import NAMES
 from tasks.formats.documents.text import clean
 from tasks.formats.documents.words import spaced
+from tasks.formats.documents.words import words as words_of
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.rules import reasons
 
@@ -51,21 +53,6 @@ _VERSES = 20
 _BATCH = 200
 _FREQUENT = 60
 _SOUP = 2_500
-_NAMES = (
-    "af:Afrikaans am:Amharic ar:Arabic as:Assamese az:Azerbaijani be:Belarusian bg:Bulgarian bn:Bengali bo:Tibetan "
-    "br:Breton bs:Bosnian ca:Catalan ceb:Cebuano cs:Czech cy:Welsh da:Danish de:German dv:Dhivehi dz:Dzongkha "
-    "el:Greek en:English eo:Esperanto es:Spanish et:Estonian eu:Basque fa:Persian fi:Finnish fo:Faroese fr:French "
-    "fy:Frisian ga:Irish gd:Gaelic gl:Galician gu:Gujarati ha:Hausa he:Hebrew hi:Hindi hr:Croatian ht:Haitian "
-    "hu:Hungarian hy:Armenian id:Indonesian ig:Igbo is:Icelandic it:Italian ja:Japanese jv:Javanese ka:Georgian "
-    "kk:Kazakh km:Khmer kn:Kannada ko:Korean ku:Kurdish ky:Kyrgyz la:Latin lb:Luxembourgish lo:Lao lt:Lithuanian "
-    "lv:Latvian mg:Malagasy mi:Maori mk:Macedonian ml:Malayalam mn:Mongolian mr:Marathi ms:Malay mt:Maltese "
-    "my:Burmese ne:Nepali nl:Dutch no:Norwegian nn:Nynorsk oc:Occitan om:Oromo pa:Punjabi pl:Polish ps:Pashto "
-    "pt:Portuguese qu:Quechua rm:Romansh ro:Romanian ru:Russian sa:Sanskrit si:Sinhala sk:Slovak sl:Slovenian "
-    "so:Somali sq:Albanian sr:Serbian su:Sundanese sv:Swedish sw:Swahili ta:Tamil te:Telugu tg:Tajik th:Thai "
-    "ti:Tigrinya tk:Turkmen tl:Tagalog tr:Turkish tt:Tatar ug:Uyghur uk:Ukrainian ur:Urdu uz:Uzbek vi:Vietnamese "
-    "wa:Walloon xh:Xhosa yi:Yiddish yo:Yoruba zh:Chinese zu:Zulu"
-)
-NAMES = dict(pair.split(":") for pair in _NAMES.split())
 Make = Callable[[random.Random, Sequence[str]], str]
 
 
@@ -92,7 +79,7 @@ def good(reference: Path, data: Path | None) -> dict[str, dict[str, list[str]]]:
 
 
 def _words(pages: Sequence[str]) -> list[str]:
-    return [word for page in pages for word in spaced(page).split()]
+    return [word for page in pages for word in words_of(page)]
 
 
 def _glue(pages: Sequence[str]) -> str:
@@ -155,7 +142,7 @@ def keywords(rng: random.Random, pages: Sequence[str]) -> str:
 
 def shuffled(rng: random.Random, pages: Sequence[str]) -> str:
     """See the module."""
-    glue, lines = _glue(pages), [spaced(line).split() for line in rng.choice(pages).split("\n")]
+    glue, lines = _glue(pages), [words_of(line) for line in rng.choice(pages).split("\n")]
     words = [word for line in lines for word in line]
     rng.shuffle(words)
     rest = iter(words)
@@ -168,10 +155,10 @@ KINDS: Mapping[str, Make] = {
 SHOWN_ONLY = ("shuffled",)
 
 
-def verdicts(texts: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Returns the label of each text and the reasons to drop it, as in a run."""
+def verdicts(texts: Sequence[str], **settings: Any) -> list[tuple[str, list[str]]]:
+    """Returns the label of each text and the reasons to drop it, as in a run with these settings of consolidate."""
     found: list[tuple[str, list[str]]] = []
-    config = ConsolidateConfig(filters=FILTERS, mask_pii=False)
+    config = ConsolidateConfig(filters=FILTERS, mask_pii=False, **settings)
     for begin in range(0, len(texts), _BATCH):
         batch = DocumentBatch(texts[begin : begin + _BATCH])
         columns: dict[str, pa.StructArray] = {}
@@ -214,6 +201,7 @@ def _of_language(code: str, sets: Mapping[str, Sequence[str]]) -> dict[str, Any]
     return {
         "pages": len(pages),
         "dropped": _share(labels),
+        "dropped_without_limits_of_languages": _share(verdicts(pages, language_limits="")),
         "labeled": round(sum(label == code for label, _ in labels) / len(labels), 4),
         "sets": by_set,
         "reasons": dict(Counter(why[0] for _, why in labels if why).most_common(5)),
@@ -228,7 +216,7 @@ def measure(reference: Path, data: Path | None) -> dict[str, Any]:
     """Returns the figures of all languages with FEWEST good pages."""
     languages = {}
     for code, sets in good(reference, data).items():
-        if sum(map(len, sets.values())) >= FEWEST and code in NAMES:
+        if sum(map(len, sets.values())) >= FEWEST:
             languages[code] = _of_language(code, sets)
             print(
                 code,
@@ -265,7 +253,7 @@ def table(figures: Mapping[str, Any]) -> Iterator[str]:
         shares = (of["dropped"], of["noise"], kinds["soup"], kinds["mojibake"], sum(others) / len(others))
         dropped, *rest = (f"{share * 100:.0f} %" if share in (0, 1) else f"{share * 100:.1f} %" for share in shares)
         mark = "" if of["values"] or code == "en" else " (no values)"
-        yield f"| `{code}` | {NAMES[code]}{mark} | {of['pages']} | {dropped} | {' | '.join(rest)} |"
+        yield f"| `{code}` | {NAMES.get(code, code)}{mark} | {of['pages']} | {dropped} | {' | '.join(rest)} |"
 
 
 def main() -> None:

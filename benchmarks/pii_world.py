@@ -6,14 +6,14 @@ Sentences are generated; equal seeds give equal sentences. Frames and addresses 
 recognisers, so recall tests the intended forms, not the usage on the web. The numbers do not:
 
 - telephone numbers are variations of the example numbers of `phonenumbers` for 63 countries, in the formats that
-  libphonenumber prints, with a label in the language of the country (`labelled`), in a sentence in that language
+  libphonenumber prints, with a label in the language of the country (`national`), in a sentence in that language
   without a label (`bare`, for countries in whose script or format a number is recognizable), and with the digits of
   Arabic, Persian, Hindi and of full width (`digits`);
 - identity numbers are random numbers of the printed form whose check digits are valid, with a label, and the same with
   one digit changed, which must not be found if the country has a check digit;
 - negatives are orders, dates, prices, accounts and opening hours with labels in the same languages.
 
-`--kinds` names a folder with `pages.jsonl.zst`: pages in 28 languages with the text of the article or thread, in which
+`--kinds` names a folder with `pages.jsonl.zst`: pages in 22 languages with the text of the article or thread, in which
 personal data is rare. Matches are counted by language and kind; with `--shown`, that many of each are printed to be
 read. `--texts` are files of JSON lines of ordinary text. Writes `pii_world.json`.
 """
@@ -41,7 +41,7 @@ class Case(NamedTuple):
     Attributes:
         text: the sentence.
         value: the personal data in it; "" for a negative.
-        topic: what it tests, and the country: "labelled_JP".
+        topic: what it tests, and the country: "national_JP".
     """
 
     text: str

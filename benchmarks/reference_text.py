@@ -167,7 +167,7 @@ def declarations(udhr: Path) -> Iterator[tuple[str, Page]]:
                 lines = []
 
 
-def labelled(rows: list[tuple[str, Page]]) -> list[tuple[str, Page]]:
+def labeled(rows: list[tuple[str, Page]]) -> list[tuple[str, Page]]:
     """Returns the documents that lid.176 labels with their language."""
     model = annotator("language", {})
     model.prepare({})
@@ -195,7 +195,7 @@ def main() -> None:
     for name in ("packages", "udhr", "out"):
         arguments.add_argument(f"--{name}", type=Path, required=True)
     options = arguments.parse_args()
-    manual = labelled(list(documents(manuals(options.packages))))
+    manual = labeled(list(documents(manuals(options.packages))))
     for (side, code), pages in sorted(sides(manual, list(declarations(options.udhr))).items()):
         path = options.out / side / f"{code}.jsonl.zst"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -24,7 +24,6 @@ and QUARTER of it if the pages are of one source; their lines are then no model 
 end as sentences.
 """
 
-import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -35,6 +34,7 @@ from numpy.typing import NDArray
 from tasks.filters.base import fields
 from tasks.filters.batch import DocumentBatch
 from tasks.filters.catalogue import annotator, filter_of
+from tasks.filters.counting.scripts import letters_by_script, main_scripts
 from tasks.filters.language_values import plain_words
 
 DROPPED = 0.003
@@ -51,8 +51,6 @@ FEWEST_DOCUMENTS = 4
 _SOURCE_WORDS = 2_000
 _SCRIPT_SHARE = 0.05
 """Minimum share of a script of the words of the reference."""
-_CJK = ("CJK", "HIRAGANA", "KATAKANA")
-"""Scripts of Japanese and Chinese, in the names of Unicode's characters."""
 _BATCH = 200
 
 
@@ -110,7 +108,7 @@ class Values(NamedTuple):
     """What is known of a language.
 
     Attributes:
-        reference: documents and words by source, and mean and deviation of the value of each limit.
+        reference: documents by source and words, and for English mean and deviation of the value of each limit.
         stop_words: the most frequent first.
         limits: limits by filter.
     """
@@ -126,14 +124,15 @@ def derive(language: str, texts: Sequence[Text], english: Mapping[str, Spread]) 
     Args:
         language: its code, as the annotator `language` writes it.
         texts: clean reference text, FEWEST_DOCUMENTS at least.
-        english: figures of English reference text of the same kind, by path; empty for English itself.
+        english: figures of English reference text of the same kind, by path; empty for English itself, which has the
+            general limits.
     """
     measured = measure(language, [text for text, _ in texts])
     spreads = {path: Spread(float(values.mean()), float(values.std())) for path, (values, _) in measured.items()}
     words = [(source, list(plain_words(text))) for text, source in texts]
     stop_words = stop_words_of(words)
-    limits: dict[str, dict[str, Any]] = {name: dict(values) for name, values in FIXED.items()}
-    if len({source for _, source in texts}) == 1:
+    limits: dict[str, dict[str, Any]] = {name: dict(values) for name, values in FIXED.items()} if english else {}
+    if english and len({source for _, source in texts}) == 1:
         limits["fineweb"]["min_sentence_lines"] = 0.0
     for one in DERIVED if english else ():
         path = f"{one.filter}.{one.path}"
@@ -177,7 +176,10 @@ def measure(
 
 
 def _bound(one: Derived, values: NDArray[np.float64], side: str, own: Spread, english: Spread) -> float:
-    """Returns a limit: MeanStd or the quantile, whichever is looser, but not looser than `loosest`."""
+    """Returns the loosest of MeanStd, the quantile, MedianRatio for the mean word and mostly the English limit.
+
+    It is not looser than `loosest`.
+    """
     limit = _default(one)
     scaled = own.mean + (limit - english.mean) / max(english.deviation, 1e-9) * own.deviation
     of_english = [] if one.stricter else [limit]
@@ -233,11 +235,10 @@ def _of_script(counts: Mapping[str, Counter[str]]) -> list[str]:
 
 
 def _script(words: Sequence[str]) -> str:
-    """Returns the script of most of the words, by the first letter of each."""
-    letters = (next((char for char in word if char.isalpha()), "") for word in words)
-    names = Counter(unicodedata.name(char, "?").split()[0] for char in letters if char)
-    script = names.most_common(1)[0][0] if names else "?"
-    return "CJK" if script in _CJK else script
+    """Returns the script of most of the words, by the first letter of each; Chinese and Japanese have one."""
+    first = "".join(next((char for char in word if char.isalpha()), "") for word in words)
+    (script,) = main_scripts(letters_by_script([first]).sum(axis=1))
+    return "HAN" if script == "KANA" else script
 
 
 def _can_stop(word: str) -> bool:

@@ -17,6 +17,16 @@ def weighted(digits: str, weights: Sequence[int]) -> int:
     return sum(int(digit) * weight for digit, weight in zip(digits, weights, strict=False))
 
 
+def varied(digits: str) -> bool:
+    """Returns whether a number has different digits; one digit repeated satisfies many checks."""
+    return len(set(digits)) > 1
+
+
+def rest_of_11(digits: str, weights: Sequence[int]) -> int:
+    """Returns the weighted sum modulo 11, 0 in place of 10."""
+    return weighted(digits, weights) % 11 % 10
+
+
 def is_date(digits: str, order: str = "ymd", months: Sequence[int] = (0,), days: Sequence[int] = (0,)) -> bool:
     """Returns whether six digits are a date of `order`, with two digits of the year.
 
@@ -95,7 +105,7 @@ def germany(number: str) -> bool:
 
 def netherlands(number: str) -> bool:
     """BSN: the eleven test with weights 9 to 2 and -1 (Rijksdienst voor Identiteitsgegevens, "Logisch ontwerp BSN")."""
-    return weighted(number, (*range(9, 1, -1), -1)) % 11 == 0 and len(set(number)) > 1
+    return weighted(number, (*range(9, 1, -1), -1)) % 11 == 0 and varied(number)
 
 
 def belgium(number: str) -> bool:
@@ -148,7 +158,7 @@ def romania(number: str) -> bool:
 
 def bulgaria(number: str) -> bool:
     """EGN: weights 2, 4, 8, 5, 10, 9, 7, 3, 6, modulo 11 (Bulgaria, GRAO, Ordinance RD-02-20-9)."""
-    check = weighted(number, (2, 4, 8, 5, 10, 9, 7, 3, 6)) % 11 % 10
+    check = rest_of_11(number, (2, 4, 8, 5, 10, 9, 7, 3, 6))
     return is_date(number, months=(0, 20, 40)) and check == int(number[9])
 
 
@@ -181,7 +191,7 @@ def ireland(number: str) -> bool:
 
 def britain(number: str) -> bool:
     """NHS number: weights 10 to 2, modulo 11 (NHS Data Model and Dictionary, "NHS NUMBER")."""
-    return weighted(number, (*range(10, 1, -1), 1)) % 11 == 0 and len(set(number)) > 1
+    return weighted(number, (*range(10, 1, -1), 1)) % 11 == 0 and varied(number)
 
 
 def turkey(number: str) -> bool:
@@ -193,8 +203,8 @@ def turkey(number: str) -> bool:
 
 def russia(number: str) -> bool:
     """INN of persons: two check digits, modulo 11 (Federal Tax Service, order MMV-7-6/435)."""
-    first = weighted(number, (7, 2, 4, 10, 3, 5, 9, 4, 6, 8)) % 11 % 10
-    second = weighted(number, (3, 7, 2, 4, 10, 3, 5, 9, 4, 6, 8)) % 11 % 10
+    first = rest_of_11(number, (7, 2, 4, 10, 3, 5, 9, 4, 6, 8))
+    second = rest_of_11(number, (3, 7, 2, 4, 10, 3, 5, 9, 4, 6, 8))
     return first == int(number[10]) and second == int(number[11])
 
 
@@ -205,13 +215,13 @@ def russia_pension(number: str) -> bool:
 
 def ukraine(number: str) -> bool:
     """RNOKPP: weights -1, 5, 7, 9, 4, 6, 10, 5, 7, modulo 11 (State Tax Service, order 822 of 2017)."""
-    return weighted(number, (-1, 5, 7, 9, 4, 6, 10, 5, 7)) % 11 % 10 == int(number[9])
+    return rest_of_11(number, (-1, 5, 7, 9, 4, 6, 10, 5, 7)) == int(number[9])
 
 
 def brazil(number: str) -> bool:
     """CPF: two check digits, modulo 11 (Receita Federal)."""
     firsts = (weighted(number, range(10, 1, -1)), weighted(number, range(11, 1, -1)))
-    return len(set(number)) > 1 and all(rest * 10 % 11 % 10 == int(number[9 + at]) for at, rest in enumerate(firsts))
+    return varied(number) and all(rest * 10 % 11 % 10 == int(number[9 + at]) for at, rest in enumerate(firsts))
 
 
 def chile(number: str) -> bool:
@@ -302,20 +312,20 @@ def south_africa(number: str) -> bool:
 
 def israel(number: str) -> bool:
     """Teudat zehut: Luhn of nine digits (Population Registry)."""
-    return luhn(number.zfill(9)) and len(set(number)) > 1
+    return luhn(number.zfill(9)) and varied(number)
 
 
 def iran(number: str) -> bool:
     """Kode melli: weights 10 to 2, modulo 11 (Civil Registration Organization)."""
     rest = weighted(number, range(10, 1, -1)) % 11
-    return len(set(number)) > 1 and int(number[9]) == (rest if rest < 2 else 11 - rest)
+    return varied(number) and int(number[9]) == (rest if rest < 2 else 11 - rest)
 
 
 def australia(number: str) -> bool:
     """TFN: weights 1 4 3 7 5 8 6 9 10, modulo 11 (Australian Taxation Office)."""
-    return weighted(number, (1, 4, 3, 7, 5, 8, 6, 9, 10)) % 11 == 0 and len(set(number)) > 1
+    return weighted(number, (1, 4, 3, 7, 5, 8, 6, 9, 10)) % 11 == 0 and varied(number)
 
 
 def none(number: str) -> bool:
     """Numbers without a public check digit, such as Pakistan's CNIC: the format is all there is."""
-    return len(set(number)) > 1
+    return varied(number)

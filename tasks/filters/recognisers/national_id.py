@@ -49,7 +49,7 @@ _NIR = "[1-47-8] [0-9]{2} (?:[0-3][0-9]|[5-9][0-9]) [0-9]{2} [0-9]{3} [0-9]{3} ?
 _CHINA = "[1-8][0-9]{5}(?:19|20)[0-9]{2}[01][0-9][0-3][0-9]{4}[0-9Xx]"
 # Between a label that is short or also a word and its number: the rest of its word, "number", marks.
 _AT = (
-    r"(?=[^\W\d_]{0,16}[\W_]{0,3}(?:(?:card|kaart|number|numbers|numero|numero|número|numéro|num|no|nos|nr|nummer|numer|n|id"
+    r"(?=[^\W\d_]{0,16}[\W_]{0,3}(?:(?:card|kaart|number|numbers|numero|número|numéro|num|no|nos|nr|nummer|numer|n|id"
     r"|is|szám|kod|anda|saya)(?![^\W\d_])[\W_]{0,4}){0,3}\Z)"
 )
 _IDENTITY = r"identity (?:card|number|no)|national id|id n(?:o|um|r)|personal (?:identification|identity) (?:number|no)"
@@ -220,12 +220,12 @@ def find_ids(text: str, start: int, end: int, countries: Sequence[str]) -> Itera
     >>> [text[a:b] for _, a, b, _ in find_ids(text, text.index("4"), len(text), ["PL", "BR"])]
     ['111.444.777-35', '44051401359']
     """
-    if end - start > 8:
+    if end - start >= _SHORTEST:
         for match in _ALONE_FORM.finditer(text, max(0, start - _LETTERS), end):
             scheme = _ALONE[int(str(match.lastgroup)[1:])]
             if _is_valid(scheme, match.group(), countries):
                 yield PiiSpan("national_id", match.start(), match.end(), Evidence.CHECKSUM)
-    for scheme in _labelled(text, start) if _SHORTEST <= end - start <= _TABLE else ():
+    for scheme in _labeled(text, start) if _SHORTEST <= end - start <= _TABLE else ():
         found = _FORMS[scheme].search(text, max(0, start - _LETTERS), min(end, start + _LONGEST))
         if found and found.start() <= start and _is_valid(scheme, found.group(), countries):
             yield PiiSpan("national_id", found.start(), found.end(), scheme.evidence)
@@ -242,7 +242,7 @@ def has_valid_digits(scheme: Scheme, printed: str) -> bool:
     return scheme.check(number.upper())
 
 
-def _labelled(text: str, start: int) -> Iterator[Scheme]:
+def _labeled(text: str, start: int) -> Iterator[Scheme]:
     """Yields the schemes of the last label before `start`, if no other number stands between them."""
     first = window_start(text, start)
     gap = _NO_DIGITS.match(text[first:start][::-1])

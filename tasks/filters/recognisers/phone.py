@@ -175,7 +175,7 @@ def find_phones(
                     yield PiiSpan("phone", match.start(), match.end(), Evidence.PATTERN)
     if (hints or regions_near(text, start, end)) and (printed := _TRUNK.search(text, start, end)):
         yield from _hinted(text, printed, end, countries, hints)
-    yield from _labelled(text, start, end, countries)
+    yield from _labeled(text, start, end, countries)
 
 
 def _hinted(
@@ -264,13 +264,13 @@ def _longest(number: str, lenient: bool) -> str | None:
     return None
 
 
-def _labelled(text: str, start: int, end: int, countries: Sequence[str]) -> Iterator[PiiSpan]:
+def _labeled(text: str, start: int, end: int, countries: Sequence[str]) -> Iterator[PiiSpan]:
     if end - start > 3 * LONGEST:  # a table of numbers, not a line of contacts
         return
     for match in _WEAK.finditer(text, start, end):
         for first, last in _pieces(text, match.start(), match.end()):
             number = text[first:last]
-            if _is_amount(text, first, last) or not _is_labelled(text, first, last):
+            if _is_amount(text, first, last) or not _is_labeled(text, first, last):
                 continue
             if _COUNT.fullmatch(number) and COUNTED.match(text, last) and not LABELS.directly_before(text, first):
                 continue
@@ -278,7 +278,7 @@ def _labelled(text: str, start: int, end: int, countries: Sequence[str]) -> Iter
                 yield PiiSpan("phone", first, last, Evidence.CONTEXT)
 
 
-def _is_labelled(text: str, start: int, end: int) -> bool:
+def _is_labeled(text: str, start: int, end: int) -> bool:
     """Returns whether a number has a label, or a US address before it."""
     label = LABELS.of(text, start, end)
     return bool(label) or (label is None and _ADDRESS_BEFORE.search(text, max(0, start - 30), start) is not None)

@@ -1,6 +1,6 @@
 """Labels of telephone numbers ("Tel.", "電話", "тел."), and of the other numbers that stand next to labels.
 
-Labels are words or beginnings of words in lower case, as regular expressions without groups. Those in `JOINED` are of
+Labels are words or beginnings of words in lower case, as regular expressions without groups. Those in `_JOINED` are of
 scripts without spaces (Chinese, Japanese, Thai) or with prefixes and endings (Arabic "بالهاتف", Hebrew, Korean,
 Hindi), and may stand inside a run of letters. They are our own collection; the words are those of contact pages.
 
@@ -28,7 +28,6 @@ _SPACED = (
     # Russian, Ukrainian, Bulgarian, Serbian, Greek
     r"|тел\b|телеф|моб\b|мобил|мобіл|сотов|факс|звон|позвон|дзвон|подзвон|ватсап|вайбер|горячая лини|гаряча лінія"
     r"|τηλ|κιν\b|κινητ|φαξ|φάξ|καλέστε|επικοινων"
-    r"|फ़ोन|फोन|मोबाइल|दूरभाष|संपर्क|कॉल"
 )
 _JOINED = (
     # Chinese and Japanese

@@ -109,7 +109,12 @@ def _limits_arguments(command: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="clean pages of the language: JSON lines with `text` and optionally `source`, plain or compressed",
     )
-    command.add_argument("--write", default="", metavar="FILE", help="also add the values to this file of values")
+    command.add_argument(
+        "--write",
+        default="",
+        metavar="FILE",
+        help="for maintainers: also add the values to this file, such as tasks/filters/limits.json",
+    )
 
 
 def _key_directory(options: argparse.Namespace) -> None:
