@@ -25,7 +25,7 @@ import random
 import time
 import unicodedata
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -33,6 +33,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from scipy.stats import spearmanr
 from tokenizers import Tokenizer
 
 from benchmarks.harness import json_lines, keep, least, parser, spent, texts_of
@@ -41,6 +42,7 @@ from tasks.formats.documents.words import has_unspaced, words
 from tasks.stages.tokens import TokenizerConfig
 from tasks.stages.tokens.bpe import train
 from tasks.stages.tokens.encoder import VerifiedEncoder, open_encoder, open_reference
+from tasks.stages.tokens.fertility import pieces_per_word
 
 SETTINGS: dict[str, dict[str, str]] = {
     "gpt2": {"split": "gpt2"},
@@ -76,17 +78,6 @@ def messages(folder: Path) -> dict[str, dict[str, str]]:
             if isinstance(original, str) and original and len(text) > 1:
                 found[language][f"{path.stem}/{original}"] = unicodedata.normalize("NFC", text)
     return {language: texts for language, texts in found.items() if "@" not in language and len(texts) > 5000}
-
-
-def pieces_per_word(tokenizer: Tokenizer, texts: Texts) -> dict[str, float]:
-    """Returns the pieces per word of each language."""
-    split = tokenizer.pre_tokenizer
-    return {
-        language: round(
-            sum(len(split.pre_tokenize_str(line)) for line in lines) / sum(len(words(line)) for line in lines), 2
-        )
-        for language, lines in texts.items()
-    }
 
 
 def divided(by_language: Mapping[str, Mapping[str, str]]) -> tuple[list[str], dict[str, dict[str, str]]]:
@@ -170,14 +161,6 @@ def bits_per_byte(name: str, by_language: Mapping[str, Mapping[str, str]], steps
     return found
 
 
-def rank_correlation(values: Iterable[float], others: Iterable[float]) -> float:
-    """Returns Spearman's rank correlation of two series without regard to ties."""
-    ranks = [[sorted(series).index(value) for value in series] for series in (list(values), list(others))]
-    count = len(ranks[0])
-    squares = sum((one - other) ** 2 for one, other in zip(*ranks, strict=True))
-    return float(round(1 - 6 * squares / (count * (count * count - 1)), 3))
-
-
 def speeds(made: Mapping[str, str], texts: list[str], rounds: int) -> dict[str, Any]:
     """Returns megabytes per CPU second of the slow and, if it equals it, the fast encoder of each tokenizer."""
     batch, megabytes = pa.array(texts, pa.string()), sum(len(text.encode()) for text in texts) / 1e6
@@ -199,7 +182,6 @@ def main() -> None:
     options.add_argument("--vocab", type=int, default=32_000)
     options.add_argument("--rounds", type=int, default=2)
     options.add_argument("--steps", type=int, default=0)
-    options.add_argument("--without-unigram", action="store_true")
     given = options.parse_args()
     by_language = messages(given.packages)
     if given.steps:
@@ -212,7 +194,7 @@ def main() -> None:
     declaration = udhr(given.data / "langid" / "udhr_sentences.jsonl.zst")
     to_train, measured = divided(by_language)
     trained, made, seconds, table = {}, {}, {}, {}
-    for name, settings in (SETTINGS | ({} if given.without_unigram else UNIGRAM)).items():
+    for name, settings in (SETTINGS | UNIGRAM).items():
         config = TokenizerConfig.model_validate({"vocab_size": given.vocab, **settings})
         begin = time.process_time()
         trained[name] = train(to_train, config)
@@ -220,7 +202,8 @@ def main() -> None:
         made[name] = trained[name].to_str()
         table[name] = fertility(open_reference(made[name]).tokenizer, measured)
         print(name, seconds[name], flush=True)
-    before = {name: pieces_per_word(trained[name], declaration) for name in ("gpt2", "llama3", "o200k")}
+    lines_of = [(language, line) for language, lines in declaration.items() for line in lines]
+    before = {name: pieces_per_word(trained[name], lines_of) for name in ("gpt2", "llama3", "o200k")}
     spaced = [language for language, lines in declaration.items() if not has_unspaced("".join(lines))]
     sample = [text for texts in measured.values() for text in texts.values()]
     default = table["llama3"].values()
@@ -237,7 +220,9 @@ def main() -> None:
             },
             "most_cost": {name: max((row["cost"], one) for one, row in rows.items()) for name, rows in table.items()},
             "warns": {
-                measure: rank_correlation([row[measure] for row in default], [row["cost"] for row in default])
+                measure: round(
+                    float(spearmanr([row[measure] for row in default], [row["cost"] for row in default]).statistic), 3
+                )
                 for measure in ("tokens_per_word", "bytes_per_token")
             },
             "domains": domains(given.data / "text_domains"),

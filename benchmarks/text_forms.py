@@ -41,6 +41,7 @@ from tasks.stages.consolidate.stage import KEPT_SCHEMA
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.extract.html import read_page
 from tasks.stages.tokens import EncodeConfig, PackConfig, TokenizerConfig
+from tasks.stages.tokens.bpe import train
 from tasks.trainer.data.heldout import heldout_by_source
 from tasks.trainer.evaluation.bpb import document_bits
 from tasks.trainer.model.model_file import last_weights, load_model
@@ -79,13 +80,7 @@ def dropped(texts: Sequence[str], form: str) -> NDArray[np.bool_]:
 
 def token_counts(texts: Mapping[str, Sequence[str]]) -> dict[str, int]:
     """Returns the tokens of each form by one tokenizer, trained on both."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    everything = [text for form in FORMS for text in texts[form]]
-    tokenizer.train_from_iterator(everything, trainers.BpeTrainer(vocab_size=16_000, show_progress=False))
+    tokenizer = train([text for form in FORMS for text in texts[form]], TokenizerConfig(vocab_size=16_000))
     return {form: sum(len(one.ids) for one in tokenizer.encode_batch(list(texts[form]))) for form in FORMS}
 
 
@@ -155,9 +150,10 @@ def main() -> None:
     short = [index for index, text in enumerate(of_manuals["plain"]) if 200 < len(text) <= LONGEST]
     chosen = {form: [of_manuals[form][index] for index in short] for form in FORMS}
     # Paragraphs that both forms write alike.
-    prose = [text for text, other in zip(texts["plain"], texts["markdown"], strict=True) if text == other]
+    alike = (text for text, other in zip(texts["plain"], texts["markdown"], strict=True) if text == other)
+    prose = [text for text in alike if 200 < len(text) <= LONGEST]
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(continual, "FOLDER", Path(folder)):
-        trained = canary(chosen, [text for text in prose if 200 < len(text) <= LONGEST], range(given.seeds))
+        trained = canary(chosen, prose, range(given.seeds))
     keep("text_forms", {
         "pages": len(pages),
         "manuals": len(manuals),
