@@ -482,6 +482,16 @@ BENCHMARKS = (
         ),
     ),
     Benchmark(
+        "splits_models",
+        "splits --data FOLDER --packages FOLDER --steps 400",
+        "Bits per byte of small models on twelve languages, by split of the tokenizer",
+        lambda r: ", ".join(
+            f"{language} {bits['gpt2'][language]:.2f} by gpt2, {bits['llama3'][language]:.2f} by llama3"
+            for bits in [r["bits_per_byte"]]
+            for language in ("ta", "de")
+        ),
+    ),
+    Benchmark(
         "words",
         "words --langid FOLDER --kinds FOLDER",
         "Words of scripts without spaces: speed by language, agreement with the tokenizers of FineWeb2",

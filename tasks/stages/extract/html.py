@@ -2,7 +2,7 @@
 
 Reads the decoded payload of one capture. Extractors: resiliparse's main text and all visible text are the fastest;
 `blocks` classifies each block of a page; trafilatura (Barbaresi, ACL 2021 System Demonstrations), an extra that is
-imported on first use, has a higher precision than resiliparse at a fifth of its speed. Measurements on real pages:
+imported on first use, has a higher precision than resiliparse at a sixth of its speed. Measurements on real pages:
 `python -m benchmarks.extraction`.
 """
 
@@ -287,7 +287,7 @@ def trafilatura_text(html: str, *, comments: bool = False) -> str:
 
     # It logs a warning for every page without main text; the stage counts these pages.
     logging.getLogger("trafilatura").setLevel(logging.CRITICAL)
-    # It removes all invisible characters, also the joiners without which Persian and Indic words are misspelt.
+    # It removes all invisible characters, also the joiners without which Persian and Indic words are misspelled.
     for joiner, stand_in in _STAND_INS.items():
         html = _JOINER_SOURCES[joiner].sub(stand_in, html)
     text: str = trafilatura.extract(html, favor_precision=True, include_comments=comments) or ""

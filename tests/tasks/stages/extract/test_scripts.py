@@ -7,7 +7,7 @@ import pytest
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.extract.html import main_text, parsed, read_page, show
 
-STORY = "The harbour was quiet that morning, and the boats lay still until the wind came up from the south."
+STORY = "The harbor was quiet that morning, and the boats lay still until the wind came up from the south."
 EXTRACTORS = ("blocks", "resiliparse", "trafilatura", "visible")
 MARKUP = {
     "Chinese": ("<span>我</span>爱<b>你</b>中国，<font>好</font>！", "我爱你中国，好！"),
@@ -48,4 +48,4 @@ def test_the_text_that_blocks_falls_back_to_is_whole_too(name: str) -> None:
 def page_of(markup: str) -> str:
     """Returns a page with some markup in a sentence of its story."""
     sentence = f"<p>{STORY} They wrote {markup} on it, and all of them came back when the wind had turned.</p>"
-    return f"<html><body><article><h1>The harbour</h1><p>{STORY}</p>{sentence}<p>{STORY}</p></article></body></html>"
+    return f"<html><body><article><h1>The harbor</h1><p>{STORY}</p>{sentence}<p>{STORY}</p></article></body></html>"

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 
@@ -96,7 +97,9 @@ def test_its_tokens_are_encoded_into_shards_and_the_note_says_by_what(tmp_path: 
     run: Callable = run_stage_in
     tokenizer = run(tmp_path, "tasks.stages.tokens.bpe", CONFIG, {"documents": documents}, kind="tokenizer")
     inputs = {"documents": documents, "tokenizer": tokenizer}
-    shards = ShardSet.open(run(tmp_path, "tasks.stages.tokens.encode", EncodeConfig(), inputs, kind="shards"))
+    encoded = run(tmp_path, "tasks.stages.tokens.encode", EncodeConfig(), inputs, kind="shards")
+    assert ("encoded by tokenizers" in encoded.record.note) == (find_spec("gigatoken") is not None)
+    shards = ShardSet.open(encoded)
     assert shards.format.vocab_size == len(json.loads(tokenizer.read(TOKENIZER))["model"]["vocab"])
     shard = shards.shard(shards.names("web")[0])
     tokens = shard.slice(0, 0, int(shard.lengths[0]))
