@@ -10,7 +10,7 @@ pages with manually extracted text (`extraction_kinds/pages.jsonl.zst` of --data
 - repeated_lines: lines of shuffled words, each of them two to five times
 - links: lines of one to three words, as in menus and lists of tags
 - soup: characters of a Markov chain of first order, in lines that end with a mark
-- mojibake: UTF-8 read as Windows-1252
+- mojibake: UTF-8 read as Windows-1252, of pages where that changes a word in GARBLED or more
 - ngrams: one phrase again and again, with other words between
 - keywords: rare words with commas between
 - shuffled: all words of a page in random order, with its lines and marks. No rule on words and lines can tell it from a
@@ -49,6 +49,7 @@ FEWEST = 4
 SHOWN = 10
 """Good pages below which a language is not in the table."""
 MOST = 100
+GARBLED = 20
 _VERSES = 20
 _BATCH = 200
 _FREQUENT = 60
@@ -118,8 +119,13 @@ def soup(rng: random.Random, pages: Sequence[str]) -> str:
 
 
 def mojibake(rng: random.Random, pages: Sequence[str]) -> str:
-    """See the module."""
-    data = rng.choice(pages).encode()
+    """See the module; returns "" if no page is changed enough."""
+    changed = [
+        page for page in pages if sum(not word.isascii() for word in page.split()) * GARBLED >= len(page.split())
+    ]
+    if not changed:
+        return ""
+    data = rng.choice(changed).encode()
     return "".join(bytes([byte]).decode("cp1252", "replace") if byte > 127 else chr(byte) for byte in data)
 
 
@@ -194,10 +200,13 @@ def _of_language(code: str, sets: Mapping[str, Sequence[str]]) -> dict[str, Any]
     noise: dict[str, float] = {}
     kept: Counter[str] = Counter()
     for kind, make in KINDS.items():
-        judged = verdicts([clean(make(random.Random(f"{SEED} {code} {kind} {n}"), sample)) for n in range(NOISE)])
+        made = [clean(make(random.Random(f"{SEED} {code} {kind} {n}"), sample)) for n in range(NOISE)]
+        if not all(made):
+            continue
+        judged = verdicts(made)
         noise[kind] = _share(judged)
         kept.update(f"{kind} as {label}" for label, why in judged if not why)
-    counting = [noise[kind] for kind in KINDS if kind not in SHOWN_ONLY]
+    counting = [share for kind, share in noise.items() if kind not in SHOWN_ONLY]
     return {
         "pages": len(pages),
         "dropped": _share(labels),
@@ -208,22 +217,29 @@ def _of_language(code: str, sets: Mapping[str, Sequence[str]]) -> dict[str, Any]
         "noise": round(sum(counting) / len(counting), 4),
         "noise_kinds": noise,
         "noise_kept": dict(kept.most_common(8)),
-        "values": code in shipped().limits,
     }
 
 
 def measure(reference: Path, data: Path | None) -> dict[str, Any]:
-    """Returns the figures of all languages with FEWEST good pages."""
-    languages = {}
+    """Returns the figures of all languages with values and FEWEST good pages, and the share of the others' pages."""
+    languages, others = {}, []
     for code, sets in good(reference, data).items():
-        if sum(map(len, sets.values())) >= FEWEST:
+        if code not in (*shipped().limits, "en"):
+            others += [page for of in sets.values() for page in of]
+        elif sum(map(len, sets.values())) >= FEWEST:
             languages[code] = _of_language(code, sets)
             print(
                 code,
                 {key: languages[code][key] for key in ("pages", "dropped", "reasons", "noise", "noise_kinds")},
                 flush=True,
             )
-    return {"values": shipped().name, "filters": FILTERS, "summary": _summary(languages), "languages": languages}
+    return {
+        "values": shipped().name,
+        "filters": FILTERS,
+        "summary": _summary(languages),
+        "without_values": {"pages": len(others), "dropped": _share(verdicts(others))},
+        "languages": languages,
+    }
 
 
 def _summary(languages: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -231,14 +247,24 @@ def _summary(languages: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "languages": len(languages),
         "pages": pages,
-        "dropped": round(sum(of["pages"] * of["dropped"] for of in languages.values()) / pages, 4),
+        "dropped": _mean(languages),
+        "dropped_without_english": _mean({code: of for code, of in languages.items() if code != "en"}),
         "more_than_5_percent": [code for code, of in languages.items() if of["dropped"] > 0.05],
         "noise": round(sum(of["noise"] for of in languages.values()) / len(languages), 4),
         "noise_below_90_percent": [code for code, of in languages.items() if of["noise"] < 0.9],
         "noise_kinds": {
-            kind: round(sum(of["noise_kinds"][kind] for of in languages.values()) / len(languages), 4) for kind in KINDS
+            kind: round(
+                float(np.mean([of["noise_kinds"][kind] for of in languages.values() if kind in of["noise_kinds"]])), 4
+            )
+            for kind in KINDS
         },
     }
+
+
+def _mean(languages: Mapping[str, Mapping[str, Any]]) -> float:
+    """Returns the share of all pages that is dropped."""
+    pages = sum(of["pages"] for of in languages.values())
+    return round(sum(of["pages"] * of["dropped"] for of in languages.values()) / pages, 4)
 
 
 def table(figures: Mapping[str, Any]) -> Iterator[str]:
@@ -250,10 +276,13 @@ def table(figures: Mapping[str, Any]) -> Iterator[str]:
             continue
         kinds = of["noise_kinds"]
         others = [kinds[kind] for kind in kinds if kind not in ("soup", "mojibake", *SHOWN_ONLY)]
-        shares = (of["dropped"], of["noise"], kinds["soup"], kinds["mojibake"], sum(others) / len(others))
-        dropped, *rest = (f"{share * 100:.0f} %" if share in (0, 1) else f"{share * 100:.1f} %" for share in shares)
-        mark = "" if of["values"] or code == "en" else " (no values)"
-        yield f"| `{code}` | {NAMES.get(code, code)}{mark} | {of['pages']} | {dropped} | {' | '.join(rest)} |"
+        shares = (of["dropped"], of["noise"], kinds["soup"], kinds.get("mojibake"), sum(others) / len(others))
+        yield f"| `{code}` | {NAMES[code]} | {of['pages']} | {' | '.join(map(_percent, shares))} |"
+
+
+def _percent(share: float | None) -> str:
+    """Returns a share as text; "" for one that is not measured."""
+    return "" if share is None else f"{share * 100:.0f} %" if share in (0, 1) else f"{share * 100:.1f} %"
 
 
 def main() -> None:

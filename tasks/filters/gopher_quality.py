@@ -5,7 +5,8 @@ Gopher", arXiv 2112.11446, appendix A.1.1 "Quality filtering". The paper does no
 of datatrove's GopherQualityFilter, so that both give the same verdicts.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
@@ -21,7 +22,12 @@ if TYPE_CHECKING:
 
 
 _STOP_WORD_CHARS = 100_000
-"""Characters of a text in which stop words of languages other than English are searched; bounds the memory."""
+"""Characters of a text whose words are compared in languages other than English; bounds the memory."""
+_RECURRING_WORDS = 300
+"""Words of `_RECURRING_LETTERS` at the beginning of a text in which recurring ones are counted."""
+_RECURRING_LETTERS = 3
+_FEWEST_RECURRING = 100
+"""Such words below which their share is not measured: a text of a few sentences has hardly any."""
 _NO_LIST = -1
 # UTF-8 read as Windows-1252 or Latin-1: the first bytes C2 to C5 of Latin letters with a second byte, and the beginning
 # of typographic marks and of Vietnamese vowels.
@@ -33,7 +39,7 @@ class GopherQualityMeasures(Annotator):
     """Measurements of Gopher's quality rules; words include punctuation marks (`tasks.filters.counting.words`)."""
 
     segmented: ClassVar[bool] = True
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
 
     reads: ClassVar[tuple[str, ...]] = ("language",)
 
@@ -50,7 +56,7 @@ class GopherQualityMeasures(Annotator):
     measures: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("words", "symbols", "letters", "hashes", "ellipses"), "int32"),
         **dict.fromkeys(("lines", "bullets", "ellipsis_lines", "stop_words"), "int32"),
-        **dict.fromkeys(("mean_word", "stop_share"), "float32"),
+        **dict.fromkeys(("mean_word", "stop_share", "recurring"), "float32"),
         "mojibake": "int32",
         "english": "bool",
     }
@@ -65,8 +71,9 @@ class GopherQualityMeasures(Annotator):
 
         `mean_word` is the mean length, in code points, of the words that are not symbols; 0 if there are none.
         `stop_words` are the different ones of the document's language, `stop_share` their share of all words; -1 if
-        none are known. The share is not measured in English. `mojibake` counts sequences of characters that are
-        UTF-8 decoded with a wrong character set.
+        none are known. `recurring` is the share of words of three letters and more, among the first 300, that are not
+        the only one of their kind; -1 in a text of fewer than 100. Neither share is measured in English. `mojibake`
+        counts sequences of characters that are UTF-8 decoded with a wrong character set.
         """
         import numpy as np
         import pyarrow.compute as pc
@@ -85,27 +92,40 @@ class GopherQualityMeasures(Annotator):
             "lines": np.diff(lines.starts) - (lines.chars[lines.starts[1:] - 1] == 0),
             "bullets": lines.per_document(bullet.to_numpy(zero_copy_only=False)),
             "ellipsis_lines": lines.per_document(ellipsis.to_numpy(zero_copy_only=False)),
-            **self._stop_words(batch),
+            **self._frequent_words(batch),
             "mojibake": pc.count_substring_regex(batch.column, _MOJIBAKE),
             "english": [language in self.english for language in batch.languages],
         }
 
-    def _stop_words(self, batch: "DocumentBatch") -> "dict[str, NDArray[Any]]":
-        """Returns the number of different stop words of each document, and their share of all words."""
+    def _frequent_words(self, batch: "DocumentBatch") -> "dict[str, NDArray[Any]]":
+        """Returns different stop words, and the shares of stop words and of recurring words, of each document."""
         import numpy as np
 
         counts = batch.words.stop_words.copy()
-        shares = np.full(len(batch), _NO_LIST, np.float32)
+        shares, recurring = (np.full(len(batch), _NO_LIST, np.float32) for _ in range(2))
         known = {**(shipped().stop_words if self.shipped else {}), **self.stop_words}
         for row, (language, text) in enumerate(zip(batch.languages, batch.texts, strict=True)):
             if language in self.english:
                 continue
             counts[row] = _NO_LIST
+            words = list(plain_words(text[:_STOP_WORD_CHARS]))
+            recurring[row] = _recurring(words)
             if stop_words := frozenset(known.get(language, ())):
-                words = list(plain_words(text[:_STOP_WORD_CHARS]))
                 found = [word for word in words if word in stop_words]
                 counts[row], shares[row] = len(set(found)), len(found) / max(1, len(words))
-        return {"stop_words": counts, "stop_share": shares}
+        return {"stop_words": counts, "stop_share": shares, "recurring": recurring}
+
+
+def _recurring(words: Sequence[str]) -> float:
+    """Returns the share of recurring words among the first long ones, or -1 for too few.
+
+    >>> _recurring(["und", "der"] * 40 + [f"wort{n}" for n in range(20)])
+    0.8
+    """
+    long = [word for word in words if len(word) >= _RECURRING_LETTERS and not word.isdigit()][:_RECURRING_WORDS]
+    if len(long) < _FEWEST_RECURRING:
+        return _NO_LIST
+    return sum(count for count in Counter(long).values() if count > 1) / len(long)
 
 
 class GopherQuality(Filter):
@@ -153,11 +173,16 @@ class GopherQuality(Filter):
     min_stop_share: float | None = Field(default=None, ge=0, le=1)
     """Smaller share of stop words, in languages other than English: `gopher_quality_stop_share`. None: no limit."""
 
+    min_recurring: float | None = Field(default=None, ge=0, le=1)
+    """Smaller share of words that occur more than once, in languages other than English: `gopher_quality_no_words`.
+    Random letters hardly repeat a long word; text of any language does (Zipf's law). None: no limit."""
+
     max_mojibake: float | None = Field(default=None, ge=0)
     """More sequences of wrongly decoded characters per word: `gopher_quality_mojibake`. None: no limit."""
 
     elsewhere: ClassVar[Mapping[str, Any]] = {
         "all_languages": True,
+        "min_recurring": 0.1,
         "max_mojibake": 0.01,
         "min_mean_word": None,
         "max_mean_word": None,
@@ -195,4 +220,5 @@ class GopherQuality(Filter):
             "min_stop_words", "stop_words", measured["stop_words"], english & (measured["stop_words"] > _NO_LIST)
         )
         yield limit("min_stop_share", "stop_share", measured["stop_share"], measured["stop_share"] > _NO_LIST)
+        yield limit("min_recurring", "no_words", measured["recurring"], measured["recurring"] > _NO_LIST)
         yield limit("max_mojibake", "mojibake", share(measured["mojibake"], words))

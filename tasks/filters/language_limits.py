@@ -37,7 +37,7 @@ from tasks.filters.catalogue import annotator, filter_of
 from tasks.filters.counting.scripts import letters_by_script, main_scripts
 from tasks.filters.language_values import plain_words
 
-DROPPED = 0.003
+DROPPED = 0.001
 """Maximum share of the reference text that a limit drops."""
 STOP_WORDS = 50
 """Stop words of a script."""
@@ -48,6 +48,8 @@ MIN_STOP_WORDS = 2
 """Gopher's number of different stop words."""
 FEWEST_DOCUMENTS = 4
 """Documents below which no limits are derived."""
+_TABLES = 0.01
+"""Pages of a manual that are mostly tables or code, which say nothing about the stop words of prose."""
 _SOURCE_WORDS = 2_000
 _SCRIPT_SHARE = 0.05
 """Minimum share of a script of the words of the reference."""
@@ -78,12 +80,12 @@ class Derived(NamedTuple):
 DERIVED = (
     Derived("gopher_quality", "min_mean_word", 1.0),
     Derived("gopher_quality", "max_mean_word", LONGEST_MEAN, stricter=True),
-    Derived("gopher_quality", "min_letters", 0.6),
+    Derived("gopher_quality", "min_letters", 0.5),
     Derived("fineweb", "min_sentence_lines", 0.0),
     Derived("fineweb", "max_short_lines", 1.0),
     Derived("fineweb", "max_line_ends", 0.4),
-    *(Derived("gopher_repetition", f"max_top_ngram.{size}", 0.3) for size in (2, 3, 4)),
-    *(Derived("gopher_repetition", f"max_duplicate_ngram.{size}", 0.3) for size in range(5, 11)),
+    *(Derived("gopher_repetition", f"max_top_ngram.{size}", 0.4) for size in (2, 3, 4)),
+    *(Derived("gopher_repetition", f"max_duplicate_ngram.{size}", 0.4) for size in range(5, 11)),
 )
 
 FIXED: Mapping[str, Mapping[str, Any]] = {"fineweb": {"max_repeat_chars": 0.1}}
@@ -250,4 +252,4 @@ def _can_stop(word: str) -> bool:
 def _min_stop_share(texts: Sequence[tuple[str, Sequence[str]]], stop_words: frozenset[str]) -> float:
     shares = [sum(word in stop_words for word in words) / max(1, len(words)) for _, words in texts]
     part = QUARTER if len({source for source, _ in texts}) == 1 else HALF
-    return round(part * float(np.quantile(shares, DROPPED)), 3)
+    return round(part * float(np.quantile(shares, _TABLES)), 3)

@@ -71,8 +71,8 @@ class Unread(Exception):
     """A page gives no text.
 
     Attributes:
-        reason: why, as an identifier: "no_lines" or "uncertain" of recognition; "not_drawn" of a page that PDFium cannot
-            draw; "no_answer" or a reason of `plausibility.refusal` of a vision model.
+        reason: why, as an identifier: "no_lines" or "uncertain" of recognition; "not_drawn" of a page that PDFium
+            cannot draw; "no_answer" or a reason of `plausibility.refusal` of a vision model.
     """
 
     def __init__(self, reason: str) -> None:

@@ -308,8 +308,8 @@ class ExtractConfig(Config):
     """Extractor of the main text of a page.
 
     `blocks` classifies the blocks of a page, and is best for articles and posts; `resiliparse` finds the main text
-    fastest; `trafilatura`, an extra (pip install 'sluice[careful]'), takes more than three times as long as `blocks`. `visible`
-    extracts all visible text, including menus.
+    fastest; `trafilatura`, an extra (pip install 'sluice[careful]'), takes more than three times as long as `blocks`.
+    `visible` extracts all visible text, including menus.
     """
 
     text: Form = "plain"

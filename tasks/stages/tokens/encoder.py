@@ -1,10 +1,10 @@
 """Encoding of texts to token ids with the fastest installed encoder that gives the same tokens as the reference.
 
-The reference is `tokenizers` (Hugging Face), with about 1.5 MB of English per CPU-second (0.9 of many languages). `gigatoken`,
-if installed, encodes 120 (34). It has the splits `gpt2`, `llama3` with single digits, and `o200k` with digits from the left built in;
-tokenizers with another split, and unigram ones, are encoded by the reference. Its tokens are compared with the
-reference on probe texts, and before each part on documents selected by a hash; after a difference the reference is used
-for the whole part, so that shards do not depend on the installed encoder.
+The reference is `tokenizers` (Hugging Face), with about 1.5 MB of English per CPU-second (0.9 of many languages).
+`gigatoken`, if installed, encodes 120 (34). It has the splits `gpt2`, `llama3` with single digits, and `o200k` with
+digits from the left built in; others and unigram tokenizers are encoded by the reference. Its tokens are compared with
+the reference on probe texts, and before each part on documents selected by a hash; after a difference the reference is
+used for the whole part, so that shards do not depend on the installed encoder.
 
 Texts and tokens are Arrow arrays: gigatoken reads and writes their buffers, and no document becomes a Python object.
 

@@ -66,6 +66,18 @@ def test_a_page_whose_label_is_unsure_is_not_judged_by_the_words_of_the_language
     assert not any("stop" in why for why in verdict(text, "it", score=0.2))
 
 
+@pytest.mark.parametrize("language", ["fi", "xx"])
+def test_random_letters_are_dropped_because_none_of_their_words_recurs(shared_data: Path, language: str) -> None:
+    rng = random.Random(5)
+    made = ["".join(rng.choices("aeioklmnprstuvy", k=rng.randint(2, 9))) for _ in range(400)]
+    lines = [f"{' '.join(made[begin : begin + 20]).capitalize()}." for begin in range(0, 400, 20)]
+    assert "gopher_quality_no_words" in verdict("\n".join(lines), language)
+    assert "gopher_quality_no_words" not in verdict("\n".join(lines[:4]), language)
+    good = pages(shared_data, "fi")
+    assert good
+    assert not any(verdict("\n".join(good), language))
+
+
 def test_values_of_a_language_come_from_its_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = random.Random(3)
     rare = [f"{''.join(rng.choices('abcdefghijklmnop', k=14))}" for _ in range(900)]
