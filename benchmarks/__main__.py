@@ -498,6 +498,15 @@ BENCHMARKS = (
         lambda r: ", ".join(f"{one['peer']} F1 {one['f1']:.2f}" for one in r["agreement"].values()),
     ),
     Benchmark(
+        "merges",
+        "merges",
+        "Bytes, requests and memory of the merge of the keys of many parts, by doublings of the parts",
+        lambda r: " and ".join(
+            f"{way['sizes'][4]['bytes'] / 1e6:,.0f} MB in {way['sizes'][4]['requests']:,} requests {how}"
+            for way, how in ((r["levels"], f"for {r['levels']['sizes'][4]['parts']:,} parts"), (r["flat"], "flat"))
+        ),
+    ),
+    Benchmark(
         "walks",
         "walks",
         "The calls on the way of a URL, of a document, and of a query",

@@ -22,7 +22,8 @@ from tasks.core import ranges
 from tasks.core.artifact import Artifact, ArtifactFolder, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
-from tasks.core.part import Part, PartSpec
+from tasks.core.part import Part
+from tasks.core.range_merge import RangeMerge, Source, merge_ranges, range_begin, range_count
 from tasks.core.ranges import RangeReader, ReadRequest
 from tasks.core.stage import Output
 from tasks.formats.documents.text import hashes64
@@ -66,49 +67,34 @@ def write_part_keys(part: Part, keys: NDArray[np.uint64], rows: NDArray[np.integ
 
 
 def merge(output: Output, engine: Engine, records: Sequence[PartRecord]) -> None:
-    """Merges the keys of all parts, one key range at a time.
+    """Merges the keys of all parts, one key range at a time (`tasks.core.range_merge`).
 
     Args:
         output: the artifact being written.
-        engine: runs the ranges.
+        engine: runs the tasks.
         records: the parts written by `write_part_keys`, in name order.
     """
-    files = {file.path: file.rows or 0 for record in records for file in record.files}
-    paths = [f"{PART_KEYS_FOLDER}/{record.name}.bin" for record in records]
-    count = max(1, -(-sum(files[path] for path in paths) // _RANGE_KEYS))
-    folder = output.folder
-    specs = [PartSpec(_name(number, count), (folder, paths, number, count)) for number in range(count)]
-    output.map_parts(engine, _merge_range, specs, conserved=False)
+    sources = [_source(number, record) for number, record in enumerate(records)]
+    count = range_count(sum(source.records for source in sources), _RANGE_KEYS)
+    names = [f"words-{number:05d}-of-{count:05d}" for number in range(count)]
+    merge_ranges(RangeMerge("keys-merge", KEY, _read_part, _write_range), output, engine, sources, names, _RANGE_KEYS)
 
 
-def _name(number: int, count: int) -> str:
-    return f"words-{number:05d}-of-{count:05d}"
+def _source(number: int, record: PartRecord) -> Source:
+    path = f"{PART_KEYS_FOLDER}/{record.name}.bin"
+    return Source(path, number, next(file.rows or 0 for file in record.files if file.path == path))
 
 
-def _merge_range(part: Part, payload: tuple[ArtifactFolder, list[str], int, int]) -> None:
-    folder, paths, number, count = payload
-    bounds = _bound(number, count), _bound(number + 1, count)
-    pieces = []
-    for index, path in enumerate(paths):
-        table = np.fromfile(folder.local(path), PART_KEY)
-        first, end = (_below(table["key"], bound) for bound in bounds)
-        piece = np.empty(end - first, KEY)
-        piece["key"], piece["part"], piece["row"] = table["key"][first:end], index, table["row"][first:end]
-        pieces.append(piece)
-    merged = np.concatenate([*pieces, np.empty(0, KEY)])
-    merged = merged[np.argsort(merged["key"], kind="stable")]
-    with ranges.checksummed_file(part, f"{FOLDER}/{part.name}.bin", rows=len(merged)) as file:
-        file.write(merged.tobytes())
+def _read_part(folder: ArtifactFolder, source: Source) -> NDArray[np.void]:
+    table = np.frombuffer(folder.read(source.path), PART_KEY)
+    keys = np.empty(len(table), KEY)
+    keys["key"], keys["part"], keys["row"] = table["key"], source.number, table["row"]
+    return keys
 
 
-def _below(keys: NDArray[np.uint64], bound: int) -> int:
-    """Returns the number of sorted keys below a bound of at most 2**64."""
-    return len(keys) if bound >> 64 else int(np.searchsorted(keys, np.uint64(bound)))
-
-
-def _bound(number: int, count: int) -> int:
-    """Returns the smallest key of a range."""
-    return -(-(number << 64) // count)
+def _write_range(part: Part, keys: NDArray[np.void]) -> None:
+    with ranges.checksummed_file(part, f"{FOLDER}/{part.name}.bin", rows=len(keys)) as file:
+        file.write(keys.view(np.uint8).data)
 
 
 class KeyIndex:
@@ -144,7 +130,7 @@ class KeyIndex:
     def find(self, kind: str, value: str, most: int | None = None) -> tuple[int, list[tuple[int, int]]]:
         """Returns the number of rows that have a term, and (part, row) of the first `most` of them, sorted."""
         key = key_of(kind, value)
-        number = next(n for n in range(len(self._rows)) if key < _bound(n + 1, len(self._rows)))
+        number = next(n for n in range(len(self._rows)) if key < range_begin(n + 1, len(self._rows)))
         first, end = self._lower_bound(number, key), self._lower_bound(number, key + 1)
         count = end - first if most is None else min(most, end - first)
         return end - first, [(int(part), int(row)) for _, part, row in self._read(number, first, count).tolist()]
@@ -152,7 +138,7 @@ class KeyIndex:
     def _lower_bound(self, number: int, key: int) -> int:
         """Returns the first row of a file whose key is at least `key`."""
         low, high = 0, self._rows[number]
-        begin, end = (_bound(n, len(self._rows)) for n in (number, number + 1))
+        begin, end = (range_begin(n, len(self._rows)) for n in (number, number + 1))
         guess = high * (key - begin) // (end - begin)
         for reach in _REACHES:
             for row in (guess - reach, guess + reach):

@@ -1,0 +1,162 @@
+"""Bytes, requests and memory of the merge of the keys of many parts (`formats.documents.key_index`), by doublings.
+
+    python -m benchmarks.merges
+
+Makes key files of 4,096 uniform keys per part and merges them in this process: once with each range reading the whole
+files of all parts ("flat", how the index was merged before), once level by level. Ranges have 65,536 keys, a 64th of
+those of the product, so a part is a 16th of a range, as with parts of 262,144 keys. Each run is a process of its own.
+`requests` are reads of files or byte ranges, as a remote store would get them. `exponents` are fits of log figure
+against log parts over all sizes, `doublings` are the exponents from one size to the next. Both ways must write the same
+bytes. Writes `merges.json`.
+"""
+
+import json
+import math
+import os
+import pickle
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from statistics import linear_regression
+from typing import Any
+
+import numpy as np
+
+from benchmarks.harness import cost, keep, parser
+from tasks.core import ranges
+from tasks.core.artifact import ArtifactFolder, ArtifactId, PartRecord, content_of
+from tasks.core.engine import Engine
+from tasks.core.part import Part, PartSpec
+from tasks.core.range_merge import range_begin, range_count
+from tasks.core.stage import Output
+from tasks.core.store import Store
+from tasks.formats.documents import key_index
+
+KEYS = 4096
+RANGE_KEYS = 1 << 16
+PARTS = {"flat": (64, 128, 256, 512, 1024), "levels": (64, 128, 256, 512, 1024, 2048, 4096)}
+FIGURES = ("bytes", "requests")
+
+
+class Counted(Engine):
+    """Runs tasks in this process, and measures their pickled arguments."""
+
+    largest = 0
+
+    def map(self, fn: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        """See `Engine.map`."""
+        self.largest = max([self.largest, *(len(pickle.dumps((fn, item))) for item in items)])
+        yield from super().map(fn, items)
+
+
+def count_reads() -> dict[str, int]:
+    """Makes the store count reads and their bytes; returns the counts."""
+    counts = dict.fromkeys(FIGURES, 0)
+    for name in ("read", "read_range"):
+        setattr(Store, name, _counting(getattr(Store, name), counts))
+    return counts
+
+
+def _counting(read: Callable[..., bytes], counts: dict[str, int]) -> Callable[..., bytes]:
+    def counted(*args: Any) -> bytes:
+        data = read(*args)
+        counts["bytes"] += len(data)
+        counts["requests"] += 1
+        return data
+
+    return counted
+
+
+def merge_flat(output: Output, engine: Engine, records: Sequence[PartRecord]) -> None:
+    """Merges the keys with one task per range, which reads the files of all parts."""
+    paths = [f"{key_index.PART_KEYS_FOLDER}/{record.name}.bin" for record in records]
+    count = range_count(KEYS * len(records), RANGE_KEYS)
+    specs = [
+        PartSpec(f"words-{number:05d}-of-{count:05d}", (output.folder, paths, number, count)) for number in range(count)
+    ]
+    output.map_parts(engine, _merge_range, specs, conserved=False)
+
+
+def _merge_range(part: Part, payload: tuple[ArtifactFolder, list[str], int, int]) -> None:
+    folder, paths, number, count = payload
+    pieces = []
+    for index, path in enumerate(paths):
+        table = np.frombuffer(folder.read(path), key_index.PART_KEY)
+        first, end = (
+            len(table) if bound >> 64 else int(np.searchsorted(table["key"], np.uint64(bound)))
+            for bound in (range_begin(number, count), range_begin(number + 1, count))
+        )
+        piece = np.empty(end - first, key_index.KEY)
+        piece["key"], piece["part"], piece["row"] = table["key"][first:end], index, table["row"][first:end]
+        pieces.append(piece)
+    merged = np.concatenate(pieces)
+    merged = merged[np.argsort(merged["key"], kind="stable")]
+    with ranges.checksummed_file(part, f"{key_index.FOLDER}/{part.name}.bin", rows=len(merged)) as file:
+        file.write(merged.tobytes())
+
+
+def one(way: str, parts: int) -> dict[str, Any]:
+    """Merges the keys of some parts in this process; returns counts and the identity of the written bytes."""
+    os.fsync = lambda fd: None  # thousands of small files are synced otherwise; the disk is not measured
+    key_index._RANGE_KEYS = RANGE_KEYS
+    draw, engine = np.random.default_rng(1), Counted()
+    with tempfile.TemporaryDirectory() as root:
+        output = Output(Store(root), ArtifactId("bench/keys", "dev"), "by-hand")
+        for number in range(parts):
+            with output.part(f"part-{number:05d}", conserved=False) as part:
+                key_index.write_part_keys(part, draw.integers(0, 2**64, KEYS, np.uint64), np.arange(KEYS))
+        counts = count_reads()
+        records = list(output.committed.values())
+        (merge_flat if way == "flat" else key_index.merge)(output, engine, records)
+        content = content_of(output.committed.values())
+    return {"parts": parts, **counts, "largest_task_bytes": engine.largest, "content": content}
+
+
+def measured(way: str, parts: int) -> dict[str, Any]:
+    """Returns the figures of a run in a process of its own, with its peak memory."""
+    run = cost([sys.executable, "-m", "benchmarks.merges", "--one", way, str(parts)])
+    figures: dict[str, Any] = json.loads(run.output.splitlines()[-1])
+    return {**figures, "cpu_s": round(run.cpu_s, 1), "peak_mb": round(run.peak_bytes / 1e6)}
+
+
+def exponent(rows: Sequence[dict[str, Any]], figure: str) -> float:
+    """Returns the slope of log figure over log parts."""
+    parts, figures = ([math.log(row[name]) for row in rows] for name in ("parts", figure))
+    return round(linear_regression(parts, figures).slope, 3)
+
+
+def doublings(rows: Sequence[dict[str, Any]], figure: str) -> list[float]:
+    """Returns the exponent of each doubling of the parts."""
+    return [round(math.log2(more[figure] / fewer[figure]), 2) for fewer, more in pairwise(rows)]
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Returns the figures of a way at all sizes, with their exponents."""
+    return {
+        "exponents": {figure: exponent(rows, figure) for figure in FIGURES},
+        "doublings": {figure: doublings(rows, figure) for figure in FIGURES},
+        "sizes": rows,
+    }
+
+
+def main() -> None:
+    """Measures both ways at all sizes."""
+    arguments = parser(__doc__)
+    arguments.add_argument("--one", nargs=2, metavar=("WAY", "PARTS"), help="one run in this process")
+    options = arguments.parse_args()
+    if options.one:
+        print(json.dumps(one(options.one[0], int(options.one[1]))))
+        return
+    rows = {way: [measured(way, parts) for parts in sizes] for way, sizes in PARTS.items()}
+    for flat, levels in zip(*rows.values(), strict=False):
+        if flat.pop("content") != levels["content"]:
+            raise RuntimeError(f"the index of {flat['parts']} parts has other bytes")
+    for row in rows["levels"]:
+        del row["content"]
+    figures = {way: summary(sizes) for way, sizes in rows.items()}
+    keep("merges", {"keys_per_part": KEYS, "keys_per_range": RANGE_KEYS, **figures})
+
+
+if __name__ == "__main__":
+    main()
