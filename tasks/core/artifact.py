@@ -8,20 +8,21 @@ again, and `.removed.json` beside the record has the time and the reason.
 """
 
 import contextlib
+import hashlib
 import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 
 from tasks.core import parquet
 from tasks.core.config import Config, sha256_of_json
-from tasks.core.digest import sha256_of_stream
 from tasks.core.errors import InputError
+from tasks.core.remote import concurrently
 from tasks.core.store import Store
 
 parquet.leave_out_pandas()  # here, because every process of a stage reads or writes artifacts
@@ -136,6 +137,10 @@ LARGE = 1 << 16
 """Bytes of a record from which on its parse is kept for the next reader of the same bytes."""
 
 
+_HASHED, _HASHED_TOGETHER = 16 << 20, 8
+"""Bytes of one request of `verify`, and number of files that it hashes at a time; together 128 MB of memory."""
+
+
 @lru_cache(maxsize=8)  # the page of the filters reads as many, again and again
 def _large_record(data: bytes) -> ArtifactRecord:
     """Parses a record; one of 10 million documents takes 0.05 s, and pages and traces read it several times."""
@@ -186,10 +191,14 @@ class ArtifactFolder:
     def local(self, path: str) -> str:
         """Returns the path of a local file with the content of `path` (see `Store.local`)."""
         with self._naming_removal():
-            local = self.store.local(self._inside(path))
+            local = self.store.local(self._inside(path), *self._recorded(path))
             if self.store.is_local and not os.path.exists(local):
                 raise FileNotFoundError(local)
             return local
+
+    def _recorded(self, path: str) -> tuple[int, str] | tuple[()]:
+        """Returns size and sha256 of a file; () if they are unknown here."""
+        return ()
 
     def table(self, path: str, columns: list[str] | None = None, filters: Any = None) -> pa.Table:
         """Reads a Parquet file of the artifact: all columns or some, all rows or those that pass `filters`."""
@@ -236,6 +245,18 @@ class Artifact(ArtifactFolder):
         files = ArtifactId.parse(record.adopted_from) if record.adopted_from else address
         super().__init__(store, address, files.path, only)
         self.record = record
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "entries"}
+
+    @cached_property
+    def entries(self) -> dict[str, FileEntry]:
+        """The files by path, including those outside `only`."""
+        return {entry.path: entry for part in self.parts for entry in part.files}
+
+    def _recorded(self, path: str) -> tuple[int, str] | tuple[()]:
+        entry = self.entries.get(path)
+        return (entry.bytes, entry.sha256) if entry else ()
 
     @property
     def folder(self) -> ArtifactFolder:
@@ -306,14 +327,14 @@ class Artifact(ArtifactFolder):
         """Returns `columns` of the rows of a Parquet file in which the string column `column` has one of `values`."""
         if self.store.is_local:
             return self.table(path, columns, parquet.is_in(column, values))
-        size = next(entry.bytes for part in self.parts for entry in part.files if entry.path == path)
+        size = self.entries[path].bytes
         return parquet.rows_of_remote(self.store, f"{self.path}/{path}", size, column, values, columns)
 
     def column(self, path: str, column: str) -> pa.ChunkedArray:
         """Returns a column of a Parquet file; of a file on a remote store, only this column is fetched."""
         if self.store.is_local:
             return self.table(path, [column]).column(column)
-        size = next(entry.bytes for part in self.parts for entry in part.files if entry.path == path)
+        size = self.entries[path].bytes
         return parquet.columns_of_remote(self.store, f"{self.path}/{path}", size, [column]).column(column)
 
     def ref(self, role: str) -> InputRef:
@@ -356,29 +377,41 @@ class Artifact(ArtifactFolder):
         if self.removal() is None:
             with self.store.write(f"{self.path}/{REMOVED}") as file:
                 file.write(Removal(at=at, why=why).model_dump_json().encode())
-        for path in self._in_order_of_removal():
-            self.store.remove(f"{self.path}/{path}")
+        paths = [f"{self.path}/{path}" for path in sorted(self.entries)]
+        self.store.remove_files(paths[:-1])
+        self.store.remove_files(paths[-1:])  # alone, so that it is gone only when all are
 
     def removal_is_unfinished(self) -> bool:
         """Returns whether files are left of an artifact whose removal was begun."""
-        files = self._in_order_of_removal()
-        return bool(files) and self.store.exists(f"{self.path}/{files[-1]}")
-
-    def _in_order_of_removal(self) -> list[str]:
-        return sorted(entry.path for part in self.parts for entry in part.files)
+        return bool(self.entries) and self.store.exists(f"{self.path}/{max(self.entries)}")
 
     def verify(self) -> list[str]:
-        """Hashes every file again; returns the paths that are missing or differ from the record."""
-        differing = []
-        for entry in (entry for part in self.parts for entry in part.files):
-            try:
-                with self.open(entry.path) as file:
-                    equal = sha256_of_stream(file) == entry.sha256
-            except FileNotFoundError:
-                equal = False
-            if not equal:
-                differing.append(entry.path)
-        return differing
+        """Hashes every file again; returns the paths that are missing or differ from the record.
+
+        One listing has the sizes, and only files of the right size are read.
+
+        Raises:
+            InputError: the files have been removed.
+        """
+        sizes = self.store.sizes(self.path)
+        entries = list(self.entries.values())
+        if missing := next((entry.path for entry in entries if entry.path not in sizes), ""):
+            with contextlib.suppress(FileNotFoundError):
+                self.open(missing).close()  # raises the reason if the files were removed
+
+        def is_equal(entry: FileEntry) -> bool:
+            return sizes.get(entry.path) == entry.bytes and self._sha256(entry) == entry.sha256
+
+        equal = concurrently(is_equal, entries, _HASHED_TOGETHER)
+        return [entry.path for entry, same in zip(entries, equal, strict=True) if not same]
+
+    def _sha256(self, entry: FileEntry) -> str:
+        digest = hashlib.sha256()
+        with contextlib.suppress(FileNotFoundError):  # removed since it was listed
+            for first in range(0, entry.bytes, _HASHED):
+                end = min(first + _HASHED, entry.bytes)
+                digest.update(self.store.read_range(self._inside(entry.path), first, end))
+        return digest.hexdigest()
 
 
 def fingerprint(

@@ -140,13 +140,18 @@ def _record(
 
 def _clear(store: Store, address: ArtifactId, record: ArtifactRecord) -> None:
     listed = {f"{address.path}/{entry.path}" for part in record.parts for entry in part.files}
-    stale = set()
+    hidden, stale = set(), []
     for path in store.list(address.path, unfinished=True):
         below = path[len(address.path) + 1 :]
         # Files that no part lists are leftovers of a killed attempt.
-        if path not in listed and below != RECORD and not below.startswith((PARTS, SCRATCH)):
-            stale.add(below.partition("/")[0] if below.startswith(".") else below)
-    for below in sorted(stale):
+        if path in listed or below == RECORD or below.startswith((PARTS, SCRATCH)):
+            continue
+        if below.startswith("."):
+            hidden.add(below.partition("/")[0])
+        else:
+            stale.append(path)
+    store.remove_files(stale)
+    for below in sorted(hidden):
         store.remove(f"{address.path}/{below}")
     store.remove(f"{address.path}/{PARTS}")
     store.forget_scratch(scratch_of(address, record.fingerprint))

@@ -6,9 +6,11 @@ Reads the records of all artifacts of a store. There is no second copy of them t
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import datetime
+from functools import partial
 
 from tasks.core.artifact import Artifact, ArtifactId, InputRef
 from tasks.core.errors import InputError
+from tasks.core.remote import concurrently
 from tasks.core.store import Store
 from tasks.core.version_index import addresses, dependencies
 
@@ -30,14 +32,19 @@ class Ledger:
         self.store = store
         self._by_address: dict[str, Artifact] = {}
         self._unreadable: dict[str, InputError] = {}
-        for address in addresses(store, prefix):
-            if kinds and address.name.partition("/")[2] not in kinds:
-                continue
-            try:
-                self._by_address[str(address)] = Artifact.open_at(store, address)
-            except InputError as error:
-                log.warning("%s", error)
-                self._unreadable[str(address)] = error
+        chosen = [id_ for id_ in addresses(store, prefix) if not kinds or id_.name.partition("/")[2] in kinds]
+        for address, found in zip(chosen, concurrently(self._open, chosen), strict=True):
+            if isinstance(found, Artifact):
+                self._by_address[str(address)] = found
+            else:
+                log.warning("%s", found)
+                self._unreadable[str(address)] = found
+
+    def _open(self, address: ArtifactId) -> Artifact | InputError:
+        try:
+            return Artifact.open_at(self.store, address)
+        except InputError as error:
+            return error
 
     def __iter__(self) -> Iterator[Artifact]:
         return iter(
@@ -142,8 +149,10 @@ def _newness(artifact: Artifact) -> tuple[float, datetime, ArtifactId]:
 def versions_of(store: Store, name: str, *, but: str = "") -> list[Artifact]:
     """Returns the artifacts `name` at all versions except `but`, sorted by version.
 
+    One request lists the versions, and one reads the record of each, however many files they have.
+
     Raises:
         InputError: a record cannot be read.
     """
-    ids = [id_ for id_ in addresses(store, name) if id_.name == name and id_.version != but]
-    return [Artifact.open_at(store, id_) for id_ in sorted(ids)]
+    ids = [ArtifactId(name, version) for version in store.folders(name) if version != but]
+    return [artifact for artifact in concurrently(partial(Artifact.find, store), ids) if artifact]

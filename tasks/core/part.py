@@ -224,6 +224,6 @@ def commit_part(store: Store, folder: str, fingerprint: str, record: PartRecord)
         published = json.loads(store.read(path))
         if published["fingerprint"] == fingerprint:  # another attempt at the same work was faster
             return PartRecord.model_validate(published["part"])
-        store.remove(path)
+        store.remove_files([path])
         store.publish(path, body.encode())
     return record

@@ -87,7 +87,6 @@ class RangeReader:
 
     def __init__(self, artifact: Artifact, paths: Sequence[str]) -> None:
         self._artifact = artifact
-        self._entries = {entry.path: entry for part in artifact.parts for entry in part.files}
         self._files = [self._entry(path) for path in paths]
         self._open: dict[int, _BlockFile] = {}
         self._opening: dict[int, threading.Lock] = defaultdict(threading.Lock)
@@ -140,12 +139,12 @@ class RangeReader:
         return _CachedFile(self._artifact, entry, sums)
 
     def _entry(self, path: str) -> FileEntry:
-        if path not in self._entries:
+        if path not in self._artifact.entries:
             raise InputError(
                 f"{self._artifact.address} has no {path}",
                 "use the artifact that the others were made from; one made by an earlier Sluice must be made again",
             )
-        return self._entries[path]
+        return self._artifact.entries[path]
 
 
 class RangeFile(io.RawIOBase):

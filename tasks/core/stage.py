@@ -258,21 +258,29 @@ class Output:
         )
 
     def _load(self) -> dict[str, PartRecord]:
-        folder = f"{self.address.path}/{PARTS}"
-        parts = {}
-        for path in self.store.list(folder):
-            published = json.loads(self.store.read(path))
-            record = PartRecord.model_validate(published["part"])
-            if published["fingerprint"] == self.fingerprint and self._is_complete(record):
+        paths = self.store.list(f"{self.address.path}/{PARTS}")
+        if not paths:
+            return {}
+        records = [self._parse(data) for data in self.store.read_all(paths)]
+        # Listed after the records are read: the files of a part are written before its record.
+        sizes = self.store.sizes(self.address.path)
+        parts, stale = {}, []
+        for path, record in zip(paths, records, strict=True):
+            if record and all(sizes.get(entry.path) == entry.bytes for entry in record.files):
                 parts[record.name] = record
             else:
-                log.warning("[%s] removing the part %s of another run", self.address, record.name)
-                self.store.remove(path)
+                stale.append(path)
+        if stale:
+            names = ", ".join(path.rpartition("/")[2].removesuffix(".json") for path in stale[:3])
+            more = f" and {len(stale) - 3:,} more" if len(stale) > 3 else ""
+            log.warning("[%s] removing parts of another run or without their files: %s%s", self.address, names, more)
+            self.store.remove_files(stale)
         return parts
 
-    def _is_complete(self, record: PartRecord) -> bool:
-        paths = [(f"{self.address.path}/{entry.path}", entry.bytes) for entry in record.files]
-        return all(self.store.exists(path) and self.store.size(path) == size for path, size in paths)
+    def _parse(self, data: bytes) -> PartRecord | None:
+        """Returns the part of a published record; None if it is of another run."""
+        published = json.loads(data)
+        return PartRecord.model_validate(published["part"]) if published["fingerprint"] == self.fingerprint else None
 
 
 def group_by_run(specs: Sequence[PartSpec]) -> list[list[PartSpec]]:

@@ -15,15 +15,15 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from tasks.core import remote
 from tasks.core.cache import cached_copy
-from tasks.core.digest import sha256_of
-from tasks.core.errors import SluiceError, StoreError, TransientError
+from tasks.core.digest import sha256_of, sha256_of_file
+from tasks.core.errors import InputError, SluiceError, StoreError, TransientError
 
 _ASIDE = ".tmp"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -57,6 +57,7 @@ class Store:
         """Whether the store is a folder on this machine, so that `local` makes no copies."""
         self._read_whole = remote.READ_WHOLE.get(protocol, {})
         self._read_range = remote.READ_RANGE.get(protocol, {})
+        self._deleted_together = remote.DELETED_TOGETHER.get(protocol, 1)
         self.requests = 0
         """Number of read requests that this object has sent to a remote store, not counting the client's retries."""
         self._counting = threading.Lock()
@@ -86,18 +87,17 @@ class Store:
 
         With `unfinished`, the list includes temporary files of writers that are running or were killed.
         """
-        paths: list[str] = []
-        with self._translated_errors(prefix, requests=1), contextlib.suppress(FileNotFoundError):
-            paths = [str(path) for path in self._fs.find(self._full(prefix))]
-        return sorted(path[len(self._base) + 1 :] for path in paths if unfinished or not path.endswith(_ASIDE))
+        paths = [path for path, _ in self._find(prefix) if unfinished or not path.endswith(_ASIDE)]
+        return sorted(path[len(self._base) + 1 :] for path in paths)
 
     def sizes(self, prefix: str) -> dict[str, int]:
         """Returns the sizes in bytes of all files below the folder `prefix`, by path relative to it, in one listing."""
-        entries: dict[str, Any] = {}
-        with self._translated_errors(prefix, requests=1), contextlib.suppress(FileNotFoundError):
-            entries = self._fs.find(self._full(prefix), detail=True)
         below = len(self._full(prefix)) + 1
-        return {path[below:]: int(entry["size"]) for path, entry in entries.items() if not path.endswith(_ASIDE)}
+        return {path[below:]: size for path, size in self._find(prefix) if not path.endswith(_ASIDE)}
+
+    def _find(self, prefix: str) -> Iterator[tuple[str, int]]:
+        with self._translated_errors(prefix, requests=1), contextlib.suppress(FileNotFoundError):
+            yield from remote.find(self._fs, self._full(prefix))
 
     def folders(self, path: str = "") -> Sequence[str]:
         """Returns the names of the folders directly in `path` ("": the root), sorted."""
@@ -122,6 +122,10 @@ class Store:
         """Returns a file's bytes; raises FileNotFoundError."""
         with self._translated_errors(path, requests=1):
             return bytes(self._fs.cat_file(self._full(path), **self._read_whole))
+
+    def read_all(self, paths: Iterable[str]) -> Iterator[bytes]:
+        """Yields the bytes of small files in the order of `paths`, read many at a time; raises FileNotFoundError."""
+        return remote.concurrently(self.read, paths)
 
     def read_range(self, path: str, first: int, end: int) -> bytes:
         """Returns the bytes from `first` to `end` (exclusive) of a file; fewer if the file ends before `end`.
@@ -228,25 +232,57 @@ class Store:
 
     def remove(self, path: str) -> None:
         """Removes a file, or a folder with its content; a missing path is not an error."""
+        if self._deleted_together > 1:
+            self.remove_files([path, *self.list(path, unfinished=True)])
+            return
         with self._translated_errors(path), contextlib.suppress(FileNotFoundError):
             self._fs.rm(self._full(path), recursive=True)
 
-    def local(self, path: str) -> str:
+    def remove_files(self, paths: Sequence[str]) -> None:
+        """Removes files in any order, on S3 up to 1,000 in one request; a missing one is not an error."""
+        together = self._deleted_together
+        batches = (paths[first : first + together] for first in range(0, len(paths), together))
+        for _ in remote.concurrently(self._remove_batch, batches, 3 if together > 1 else remote.IN_FLIGHT):
+            pass
+
+    def _remove_batch(self, paths: Sequence[str]) -> None:
+        with self._translated_errors(paths[0]), contextlib.suppress(FileNotFoundError):
+            if self._deleted_together > 1:
+                remote.delete_objects(self._fs, [self._full(path) for path in paths])
+            else:
+                self._fs.rm_file(self._full(paths[0]))
+
+    def local(self, path: str, size: int | None = None, sha256: str = "") -> str:
         """Returns the path of a local file with the content of `path`, for libraries that need a path or map memory.
 
         A file of a remote store is fetched once into a cache folder of this machine (`tasks.core.cache`).
+
+        Args:
+            path: the file.
+            size: its size in bytes as it was written, and
+            sha256: its hash; with both, a copy in the cache needs no request, and another content is an error.
+
+        Raises:
+            FileNotFoundError: the remote store has no such file.
+            InputError: the file is not the one that was written.
         """
         full = self._full(path)
         if self.is_local:
             return full
+        if size is not None:
+            return cached_copy(sha256[:40], size, lambda aside: self._fetch(path, aside, sha256))
         with self._translated_errors(path, requests=1):
             # The path is not a sufficient key: an artifact may have been deleted and made again.
-            name = sha256_of(f"{self.url(path)}|{self._fs.ukey(full)}".encode())[:40]
-            return cached_copy(name, self.size(path), lambda aside: self._fetch(path, aside))
+            info = self._fs.info(full)
+            name = sha256_of(f"{self.url(path)}|{remote.version_of(info)}".encode())[:40]
+            return cached_copy(name, int(info["size"]), lambda aside: self._fetch(path, aside))
 
-    def _fetch(self, path: str, aside: str) -> None:
+    def _fetch(self, path: str, aside: str, sha256: str = "") -> None:
         with self._translated_errors(path, requests=1):
             self._fs.get_file(self._full(path), aside)
+        if sha256 and sha256_of_file(aside) != sha256:
+            remedy = "restore the file; or remove its artifact, and run the stage that makes it again"
+            raise InputError(f"{self.url(path)} is damaged: it differs from its artifact's record", remedy)
 
     def scratch(self, path: str) -> str:
         """Returns a local folder for work in progress on `path`; after a restart on this machine, the same folder."""

@@ -15,11 +15,14 @@ from typing import Any, BinaryIO
 import requests
 from fsspec.implementations.webhdfs import WebHDFS
 from fsspec.spec import AbstractBufferedFile
+from requests.adapters import HTTPAdapter
 
 from tasks.core.errors import StoreError
 
 _RETRIED = {429, 500, 502, 503, 504}
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
+_CONNECTIONS = 64
+"""Connections to one node that are kept. Of the ten that are the default, the threads of a reader would open more."""
 
 
 class WebHdfs(WebHDFS):  # type: ignore[misc]
@@ -59,11 +62,6 @@ class WebHdfs(WebHDFS):  # type: ignore[misc]
             self._process_info(entry)
         entries.sort(key=lambda entry: entry["name"])
         return entries if detail else [entry["name"] for entry in entries]
-
-    def ukey(self, path: str) -> str:
-        """Returns what changes when the file is written again."""
-        info = self.info(path)
-        return f"{info['fileId']}-{info['modificationTime']}-{info['length']}"
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
         """Returns a file, or a range of it; the client checks that the response has its whole length."""
@@ -134,6 +132,7 @@ class _Patient(requests.Session):
     def __init__(self, tries: int) -> None:
         super().__init__()
         self._tries = tries
+        self.mount("http://", HTTPAdapter(pool_maxsize=_CONNECTIONS))
 
     def request(self, method: str, url: str, **kwargs: Any) -> requests.Response:  # type: ignore[override]
         """Sends a request up to `tries` times; raises what the last attempt raised."""

@@ -156,9 +156,8 @@ def _fetched_units(config: ExtractConfig, inputs: Inputs) -> Iterator[InputUnit]
 
 def _units_in(artifact: Artifact, folder: str, source: FileSource, prefix: str = "") -> Iterator[InputUnit]:
     """Yields the files of a folder of an artifact, named by `prefix` and their path in the artifact."""
-    sizes = {entry.path: entry.bytes for part in artifact.parts for entry in part.files}
     for path in artifact.files(folder):
-        yield InputUnit(SourceFile(f"{source.path}/{path}", f"{prefix}{path}", sizes[path]), source)
+        yield InputUnit(SourceFile(f"{source.path}/{path}", f"{prefix}{path}", artifact.entries[path].bytes), source)
 
 
 def external(config: ExtractConfig) -> dict[str, External]:

@@ -3,7 +3,7 @@
 import json
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -135,14 +135,14 @@ def test_the_command_shows_why_files_stay_and_removes_only_on_request(
 
 def test_a_killed_removal_is_finished_by_the_next_one(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = {one.artifact for one in survey(store, "test", AT_ONCE, NOW).unneeded}
-    remove, calls = Store.remove, iter(range(10_000))
+    remove, calls = Store._remove_batch, iter(range(10_000))
 
-    def dying(self: Store, path: str) -> None:
+    def dying(self: Store, paths: Sequence[str]) -> None:
         if next(calls) in (3, 20, 21, 60):
             raise KeyboardInterrupt
-        remove(self, path)
+        remove(self, paths)
 
-    monkeypatch.setattr(Store, "remove", dying)
+    monkeypatch.setattr(Store, "_remove_batch", dying)
     for minute in range(4):
         with pytest.raises(KeyboardInterrupt):
             collect(store, "test", AT_ONCE, NOW + timedelta(minutes=minute))

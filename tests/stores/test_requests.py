@@ -1,0 +1,192 @@
+"""Requests that a large artifact costs: a resume, a removal, a verification, its versions; on every store the same."""
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.core import remote
+from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.commit import commit
+from tasks.core.config import Config
+from tasks.core.errors import InputError, StoreError
+from tasks.core.ledger import versions_of
+from tasks.core.stage import Output, Report
+from tasks.core.store import Store
+from tests.s3_server import S3Server
+from tests.stores.conftest import ON_EMULATORS, Place
+
+PARTS, FILES = 60, 2
+ADDRESS = ArtifactId("demo/books", "a")
+
+
+def begun(store: Store, parts: int = PARTS, address: ArtifactId = ADDRESS) -> Output:
+    """Returns the output of a stage that was killed before its commit."""
+    output = Output(store, address, "1" * 64)
+    for number in range(parts):
+        name = f"part-{number:05}"
+        with output.part(name, conserved=False) as part:
+            for folder in range(FILES):
+                part.write(f"{folder}/{name}.bin", f"{number} {folder} ".encode() * 100)
+    return output
+
+
+def committed(store: Store, parts: int, address: ArtifactId = ADDRESS) -> Artifact:
+    return commit(begun(store, parts, address), "toy", 1, Config(), (), Report())
+
+
+@pytest.fixture
+def cost(s3: S3Server) -> Callable[[Callable[[], Any]], int]:
+    """Counts the requests that a call sends to the S3 server."""
+
+    def counted(call: Callable[[], Any]) -> int:
+        before = s3.faults.requests
+        call()
+        return s3.faults.requests - before
+
+    return counted
+
+
+@pytest.fixture
+def s3_store(s3: S3Server, tmp_path: Path) -> Store:
+    return Store(f"s3://sluice/{tmp_path.name}")
+
+
+Cost = Callable[[Callable[[], Any]], int]
+
+
+def test_a_resume_on_s3_costs_one_request_for_each_part(s3_store: Store, cost: Cost) -> None:
+    made = begun(s3_store).committed
+    resumed: list[Output] = []
+    assert cost(lambda: resumed.append(Output(s3_store, ADDRESS, "1" * 64))) <= 1.1 * PARTS
+    assert list(resumed[0].committed.items()) == list(made.items())
+    assert cost(lambda: Output(s3_store, ADDRESS, "2" * 64)) <= 1.1 * PARTS  # removes them
+
+
+def test_a_commit_on_s3_removes_what_was_left_out_at_once(s3_store: Store, cost: Cost) -> None:
+    output = begun(s3_store, 16)
+    output.leave_out([f"part-{number:05}" for number in range(1, 16)])
+    assert cost(lambda: commit(output, "toy", 1, Config(), (), Report())) < 16
+    kept = {f"{ADDRESS.path}/{folder}/part-00000.bin" for folder in range(FILES)}
+    assert set(s3_store.list(ADDRESS.path)) == {*kept, f"{ADDRESS.path}/.artifact.json"}
+
+
+def test_verification_on_s3_costs_one_request_a_file_and_removal_a_few(s3_store: Store, cost: Cost) -> None:
+    artifact = committed(s3_store, 16)
+    assert cost(artifact.verify) == 16 * FILES + 1
+    assert cost(lambda: artifact.remove_files("no longer needed", datetime.now(UTC))) < 6
+    assert not artifact.removal_is_unfinished()
+    with pytest.raises(InputError, match=r"the files of demo/books@a were removed on .*no longer needed"):
+        artifact.verify()
+
+
+def test_the_versions_of_a_kind_cost_a_request_each_however_many_files_they_have(s3_store: Store, cost: Cost) -> None:
+    for version, parts in (("a", 1), ("b", 8)):
+        committed(s3_store, parts, ArtifactId("demo/books", version))
+    begun(s3_store, 1, ArtifactId("demo/books", "unfinished"))
+    committed(s3_store, 1, ArtifactId("demo/books/index", "a"))
+    found: list[Artifact] = []
+    assert cost(lambda: found.extend(versions_of(s3_store, "demo/books"))) == 1 + 4  # folders: two are no versions
+    assert [one.address.version for one in found] == ["a", "b"]
+
+
+def test_a_listing_of_several_pages_on_s3_is_complete(
+    s3: S3Server, s3_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        s3_store.publish(f"a/{number} +%25/x", b"1" * number)
+    s3_store.publish("ab", b"1")
+    answer = s3.faults.app
+
+    def two_a_page(environ: dict[str, Any], start: Any) -> Iterable[bytes]:
+        return answer({**environ, "QUERY_STRING": environ["QUERY_STRING"] + "&max-keys=2"}, start)
+
+    monkeypatch.setattr(s3.faults, "app", two_a_page)
+    before = s3.faults.requests
+    assert s3_store.sizes("a") == {f"{number} +%25/x": number for number in range(5)}
+    assert s3.faults.requests - before == 3
+
+
+def test_a_part_without_a_file_or_with_one_of_another_size_is_made_again(store: Store) -> None:
+    whole = begun(store, 4).committed
+    store.remove(f"{ADDRESS.path}/1/part-00001.bin")
+    for name, content in (("part-00002", b"short"), ("part-00003", store.read(f"{ADDRESS.path}/0/part-00003.bin"))):
+        with store.write(f"{ADDRESS.path}/0/{name}.bin") as file:
+            file.write(content)
+    again = Output(store, ADDRESS, "1" * 64)
+    assert list(again.committed) == ["part-00000", "part-00003"]
+    assert store.list(f"{ADDRESS.path}/.parts") == [f"{ADDRESS.path}/.parts/{name}.json" for name in again.committed]
+    assert begun(store, 4).committed == whole
+    assert Output(store, ADDRESS, "1" * 64).committed == whole
+
+
+def test_files_are_removed_together_and_a_missing_one_is_no_error(store: Store) -> None:
+    for number in range(5):
+        store.publish(f"a/{number}", b"1")
+    store.remove_files(["a/0", "a/9", "a/1", "b/1", "a/2"])
+    store.remove_files([])
+    assert store.list("") == ["a/3", "a/4"]
+
+
+def test_a_missing_or_changed_file_is_found_by_verifying(store: Store) -> None:
+    artifact = committed(store, 4)
+    gone, longer, other, *_ = artifact.files("0/")
+    store.remove(f"{ADDRESS.path}/{gone}")
+    for path, change in ((longer, lambda data: data + b"1"), (other, lambda data: b"x" + data[1:])):
+        content = change(store.read(f"{ADDRESS.path}/{path}"))
+        with store.write(f"{ADDRESS.path}/{path}") as file:
+            file.write(content)
+    assert artifact.verify() == [gone, longer, other]
+
+
+@pytest.mark.parametrize("place", ON_EMULATORS, indirect=True)
+def test_a_local_copy_has_the_bytes_of_the_record_and_is_made_once(place: Place) -> None:
+    artifact = committed(place.store(), 2)
+    first, damaged = artifact.files("0/")
+    content = artifact.read(first)
+    with artifact.store.write(f"{artifact.path}/{damaged}") as file:
+        file.write(b"x" + artifact.read(damaged)[1:])
+    assert Path(artifact.local(first)).read_bytes() == content
+    before = place.faults.requests
+    assert Path(artifact.local(first)).read_bytes() == content
+    assert place.faults.requests == before
+    with pytest.raises(InputError, match=rf"{damaged} is damaged: it differs from its artifact's record\. Restore"):
+        artifact.local(damaged)
+    with pytest.raises(FileNotFoundError):
+        artifact.local("0/none.bin")
+
+
+def test_files_that_s3_refuses_to_remove_are_reported(
+    s3: S3Server, s3_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s3_store.publish("a", b"1")
+    answer = s3.faults.app
+
+    def refusing(environ: dict[str, Any], start: Any) -> Iterable[bytes]:
+        if environ["REQUEST_METHOD"] != "POST":
+            return answer(environ, start)
+        environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
+        start("200 OK", [("Content-Type", "application/xml")])
+        error = "<Error><Key>a</Key><Code>AccessDenied</Code><Message>a bucket policy</Message></Error>"
+        return [f"<DeleteResult>{error}</DeleteResult>".encode()]
+
+    monkeypatch.setattr(s3.faults, "app", refusing)
+    for remove in (lambda: s3_store.remove("a"), lambda: s3_store.remove_files(["a"])):
+        with pytest.raises(StoreError, match=r"no permission to use \S+/a \(AccessDenied: a bucket policy\)"):
+            remove()
+
+
+def test_calls_are_made_a_bounded_number_ahead_and_end_in_order() -> None:
+    begun: list[int] = []
+
+    def numbers() -> Iterator[int]:
+        for number in range(100):
+            begun.append(number)
+            yield number
+
+    results = remote.concurrently(lambda number: number * number, numbers(), 3)
+    assert next(results) == 0
+    assert len(begun) == 6
+    assert list(results) == [number * number for number in range(1, 100)]
