@@ -2,7 +2,9 @@
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.waiting import until
 
@@ -28,6 +30,36 @@ class Counted:
         time.sleep(self.seconds)
         until(lambda: len(noted(self.folder / "unpickled")) >= self.processes, 300)
         return 2 * number
+
+
+class Fatal:
+    """Doubles numbers, but ends the process with one of them, as often as `times`; notes each call in `folder`."""
+
+    def __init__(self, folder: Path, number: int, times: int) -> None:
+        self.folder = folder
+        self.number = number
+        self.times = times
+
+    def __call__(self, number: int) -> int:
+        note(self.folder / "called", str(number))
+        if number == self.number and noted(self.folder / "called").count(str(number)) <= self.times:
+            os._exit(1)
+        return 2 * number
+
+
+class Watched(Sequence[int]):
+    """The numbers below `count`, with the number of items that were asked for."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.asked = 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: Any) -> Any:
+        self.asked += 1
+        return index
 
 
 def note(path: Path, line: str) -> None:
