@@ -16,6 +16,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
 from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -197,7 +198,8 @@ class DaskEngine(Engine):
             window.measured(outcome)
             window.again(group[len(outcome.results) :])
             return outcome.results
-        if isinstance(outcome, OSError | asyncio.CancelledError) and future.status != "error":  # no item has raised it
+        # No item has raised it.
+        if isinstance(outcome, OSError | CancelledError | asyncio.CancelledError) and future.status != "error":
             raise _SchedulerLostError(" ".join(str(outcome).split()))
         if not isinstance(outcome, KilledWorker):
             raise outcome

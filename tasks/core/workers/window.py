@@ -23,8 +23,8 @@ STOP_S = 2 * GROUP_S
 _LEAST_S = 0.02
 """Seconds of work below which a task is not divided among threads: a task takes about as long by itself."""
 
-_GROUP_ITEMS = 256
-"""Largest group."""
+_GROUP_ITEMS = 128
+"""Largest group: the items of a lost one run alone, and cost a task each."""
 
 _GROUPS = 4
 """Groups in flight per thread: one at work, one waiting on its worker, and two that replace them."""
@@ -85,7 +85,8 @@ class Window:
         if in_flight > 3 * most // 4:
             return
         while self.waiting and in_flight < most:
-            group = [self._alone.popleft()] if self._alone else self._take(self._size(threads))
+            size = min(self._size(threads), most - in_flight)
+            group = [self._alone.popleft()] if self._alone else self._take(size)
             in_flight += len(group)
             yield group
 

@@ -48,17 +48,17 @@ class Fatal:
 
 
 class Watched(Sequence[int]):
-    """The numbers below `count`, with the number of items that were asked for."""
+    """The numbers below `count`, with the number of different items that were read, in order."""
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self.asked = 0
+        self.read = 0
 
     def __len__(self) -> int:
         return self.count
 
     def __getitem__(self, index: Any) -> Any:
-        self.asked += 1
+        self.read = max(self.read, index + 1)
         return index
 
 
@@ -73,6 +73,14 @@ def noted(path: Path) -> list[str]:
 
 def die(_: int) -> None:
     os._exit(1)
+
+
+def fail_at_40(number: int) -> int:
+    if number == 40:
+        error = ValueError("it is 40")
+        error.add_note("while 40 was made")
+        raise error
+    return number
 
 
 def fill(megabytes: int) -> int:
