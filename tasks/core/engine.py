@@ -144,7 +144,7 @@ class DaskEngine(Engine):
                         # The future is released here, so that it is not computed again when its worker dies later.
                         del running[future]
                         yield from zip(group, results, strict=False)
-                future = outcome = results = None
+                future = outcome = None
                 self._check_workers()
         except (CommClosedError, ClosedClientError) as error:
             raise _SchedulerLostError(" ".join(str(error).split())) from error
