@@ -508,8 +508,7 @@ BENCHMARKS = (
         "engine [--rounds 1]",
         "Small parts on Dask with two workers: in a window of groups, and a task each, all at once",
         lambda r: ", ".join(
-            f"{arm} {r[arm]['16,000']['parts_per_s']:,} parts/s and {r[arm]['16,000']['client_kb'] / 1e3:.1f} MB in the "
-            "client"
+            f"{arm} {r[arm]['16,000']['parts_per_s']:,} parts/s, {r[arm]['16,000']['client_kb'] / 1e3:.1f} MB of memory"
             for arm in ("window", "all at once")
         ),
     ),
