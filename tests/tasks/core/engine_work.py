@@ -48,14 +48,14 @@ class Fatal:
 
 
 class Watched(Sequence[int]):
-    """The numbers below `count`, with the number of different items that were read, in order."""
+    """The numbers below `size`, with the number of different items that were read, in order."""
 
-    def __init__(self, count: int) -> None:
-        self.count = count
+    def __init__(self, size: int) -> None:
+        self.size = size
         self.read = 0
 
     def __len__(self) -> int:
-        return self.count
+        return self.size
 
     def __getitem__(self, index: Any) -> Any:
         self.read = max(self.read, index + 1)

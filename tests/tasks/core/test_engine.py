@@ -23,6 +23,7 @@ from tasks.core import engine as engine_module
 from tasks.core.engine import DaskEngine, dashboard_of, open_engine
 from tasks.core.errors import TransientError
 from tasks.core.workers.versions import VersionError, check_same
+from tasks.core.workers.window import Window
 from tests.tasks.core.engine_work import Counted, Fatal, Watched, die, fail_at_40, fill, noted
 from tests.waiting import later, until
 
@@ -172,7 +173,10 @@ def test_a_lost_worker_with_many_small_items_loses_and_doubles_nothing(dask: Das
     assert not [index for index, _ in made[:killed] if calls[index] > 1], "what had come back ran again"
 
 
-def test_an_item_that_kills_its_worker_runs_again_without_the_others_of_its_group(dask: Dask, tmp_path: Path) -> None:
+def test_an_item_that_kills_its_worker_runs_again_without_the_others_of_its_group(
+    dask: Dask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Window, "_within", lambda window, seconds: 50)
     dask.scheduler(DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="0")
     for _ in range(3):
         dask.worker()

@@ -40,7 +40,7 @@ def sizes(count: int, seconds: float, threads: int) -> list[int]:
     """Returns the sizes of all groups, if each item takes that long and groups come back in order."""
     window = Window(count)
     flying: list[list[int]] = []
-    found = []
+    found: list[int] = []
     while flying or window.waiting:
         new = list(window.groups(sum(map(len, flying)), threads))
         found += map(len, new)
@@ -58,8 +58,13 @@ def test_items_are_grouped_to_a_quarter_of_a_second_and_the_last_ones_are_shared
     assert max(sizes(100_000, 0.00001, 2)) == 128
 
 
+def slow(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
 def test_a_worker_returns_a_group_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window_module, "STOP_S", 0.05)
-    done = work(lambda seconds: time.sleep(seconds) or seconds, [0.0, 0.0, 0.1, 0.0])
+    done = work(slow, [0.0, 0.0, 0.1, 0.0])
     assert done.results == [0.0, 0.0, 0.1]
     assert work(abs, range(-5, 0)).results == [5, 4, 3, 2, 1]
