@@ -513,6 +513,15 @@ BENCHMARKS = (
         lambda r: f"{r['url']['moves']}, {r['document']['moves']} and {r['trace']['moves']} moves",
     ),
     Benchmark(
+        "engine",
+        "engine [--rounds 1]",
+        "Small parts on Dask with two workers: in a window of groups, and a task each, all at once",
+        lambda r: ", ".join(
+            f"{arm} {r[arm]['16,000']['parts_per_s']:,} parts/s, {r[arm]['16,000']['client_kb'] / 1e3:.1f} MB of memory"
+            for arm in ("window", "all at once")
+        ),
+    ),
+    Benchmark(
         "airflow_overhead",
         "airflow_overhead [--rounds 1]",
         "The recipe `demo` through the DAGs, and the same stages from the shell",

@@ -4,51 +4,31 @@ All of them give the same results. Only this module imports Dask. Processes on t
 (`SubprocessCluster`, about 4 s to start), because plain multiprocessing cannot start children in an Airflow task.
 
 A cluster may grow, shrink, or lose workers or its scheduler while a stage runs. Items without a result run again, which
-is safe because each part is committed once, whichever worker makes it. Different pyarrow versions write different
-Parquet bytes, and different builds of Sluice may write different rows, so a cluster with other versions is rejected
-before any work.
+is safe because each part is committed once, whichever worker makes it. A cluster that runs other versions is rejected
+before any work (`tasks.core.workers.versions`).
 
-Reads the metadata of installed packages and the sources of `tasks`. Writes only to the log.
+The cluster has a window of items at a time, in groups if they are small (`tasks.core.workers.window`). So the memory of
+this process does not depend on the number of items.
 """
 
+import asyncio
 import contextlib
-import hashlib
 import logging
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
 from itertools import count
-from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
+from uuid import uuid4
 
-from tasks.core.errors import SluiceError, TransientError
-from tasks.core.extensions import packages
+from tasks.core.errors import TransientError
 from tasks.core.open_files import raise_limit
+from tasks.core.workers.monitor import WorkerMonitor, Workers
+from tasks.core.workers.versions import Build, build_here, check_versions, require_build
+from tasks.core.workers.window import Done, Window, work
 
 log = logging.getLogger("sluice.engine")
-
-Workers = Mapping[str, Mapping[str, Any]]
-"""Workers by address, as Dask's scheduler describes them."""
-
-Versions = Mapping[str, str | None]
-"""Versions of packages, and of the code, by name."""
-
-PACKAGES = ("python", "sluice", "dask", "distributed", "numpy", "pyarrow")
-"""Packages whose versions must be equal; for Python, major and minor version."""
-
-CODE = "sluice code"
-"""Key of the digest of the code: two wheels with the same version number may contain different code."""
-
-SOURCES = (".py", ".html", ".json")
-"""Suffixes of files that determine bytes: modules, templates of pages in artifacts, weights of extract's models."""
-
-DEMO = "demo"
-"""Folder of `tasks` that no worker runs; it does not affect the bytes of artifacts."""
-
-EXTENSIONS = "extensions"
-"""Key of the packages that provide filters and parsers, with their versions."""
 
 _CONNECT_S = 30
 """Seconds to wait for a scheduler to respond, at the start and after it was lost."""
@@ -58,7 +38,7 @@ _WORKERS_S = 50
 """Seconds to wait for the first worker, and longest time that a stage continues without any worker."""
 
 _CHECK_EVERY_S = 5.0
-_POLL_S = 0.02
+_POLL_S = 0.1
 _MAX_LOSSES = 3
 
 
@@ -114,7 +94,9 @@ class DaskEngine(Engine):
         self.name = name
         self._build = frozenset(build_here().items())
         self._monitor = WorkerMonitor(name)
-        self._monitor.begin(client.scheduler_info()["workers"])
+        workers = client.scheduler_info()["workers"]
+        self._monitor.begin(workers)
+        self._threads = _threads(workers)
         self._checked = time.monotonic()
 
     def map(self, fn: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
@@ -124,85 +106,132 @@ class DaskEngine(Engine):
             TransientError: the same item repeatedly killed its workers, there is no worker, or the scheduler was lost
                 and did not return within half a minute.
         """
-        pending = dict(enumerate(items))
+        window = Window(len(items))
         for losses in count(1):
             try:
-                for index, result in self._round(fn, pending):
-                    del pending[index]
-                    yield index, result
+                yield from self._round(fn, items, window)
                 return
             except _SchedulerLostError as loss:
                 if losses > _MAX_LOSSES:
                     raise self._lost_for_good(loss) from None
-                log.warning("%s was lost (%s); waiting for it with %d parts left", self.name, loss, len(pending))
+                log.warning("%s was lost (%s); waiting for it with %d parts left", self.name, loss, window.waiting)
                 self._wait_for_scheduler(loss)
 
     def end(self) -> None:
         """Logs a summary of the workers: losses, pauses, memory."""
         self._monitor.end()
 
-    def _round(self, fn: Callable[[Any], Any], pending: Mapping[int, Any]) -> Iterator[tuple[int, Any]]:
-        """Submits all pending items once and yields their results; raises _SchedulerLostError."""
-        from dask.distributed import as_completed
-        from distributed.client import ClosedClientError, FutureCancelledError
+    def _round(self, fn: Callable[[Any], Any], items: Sequence[Any], window: Window) -> Iterator[tuple[int, Any]]:
+        """Yields the results of the items that have none yet; raises _SchedulerLostError."""
+        from distributed.client import ClosedClientError
         from distributed.comm import CommClosedError
 
-        futures = {}
+        running: dict[Any, list[int]] = {}
+        arrived: SimpleQueue[tuple[Any, Any]] = SimpleQueue()
         try:
-            futures = dict(zip(self._submit(fn, list(pending.values())), pending, strict=True))
-            completed = as_completed(futures, loop=self._client.loop)
-            while not completed.is_empty():
-                if completed.has_ready():
-                    future = next(completed)
-                    result = self._result(future)
-                    # The future is released here, so that it is not computed again when its worker dies later.
-                    yield futures.pop(future), result
-                    del future, result
-                else:
-                    time.sleep(_POLL_S)
+            self._checked = -_CHECK_EVERY_S  # workers may have joined before the subscription
+            self._client.subscribe_topic("all", lambda event: arrived.put((None, event[1])))
+            send = self._sender(fn, arrived)
+            while running or window.waiting:
+                groups = list(window.groups(sum(map(len, running.values())), self._threads))
+                running.update(zip(send([[items[index] for index in group] for group in groups]), groups, strict=True))
+                for future, outcome in _take(arrived):
+                    if future is None:
+                        self._follow(outcome, running, window)
+                    # A group whose worker was lost is no longer awaited.
+                    elif group := running.get(future):
+                        results = self._results(future, outcome, group, window)
+                        # The future is released here, so that it is not computed again when its worker dies later.
+                        del running[future]
+                        yield from zip(group, results, strict=False)
+                future = outcome = None
                 self._check_workers()
-        except (FutureCancelledError, CommClosedError, ClosedClientError) as error:
+        except (CommClosedError, ClosedClientError) as error:
             raise _SchedulerLostError(" ".join(str(error).split())) from error
         finally:
+            for group in running.values():
+                window.again(group)
             with contextlib.suppress(Exception):
-                self._client.cancel(list(futures), reason="the stage has ended")
+                self._client.cancel(list(running), reason="the stage has ended")
 
-    def _submit(self, fn: Callable[[Any], Any], items: list[Any]) -> list[Any]:
+    def _sender(
+        self, fn: Callable[[Any], Any], arrived: SimpleQueue[tuple[Any, Any]]
+    ) -> Callable[[list[list[Any]]], list[Any]]:
+        """Returns a function that starts groups of items; their futures arrive with their outcomes."""
         from distributed.protocol import pickle
 
         # `fn` may contain whole artifact records. As the result of a task, it is sent to each worker once instead of
-        # with each item. Unlike scattered data, a task's result is computed again when its worker dies.
+        # with each group. Unlike scattered data, a task's result is computed again when its worker dies.
         shared = self._client.submit(pickle.loads, pickle.dumps(fn), pure=False)
-        return list(self._client.map(_call, items, fn=shared, build=self._build, pure=False))
+        # Tasks of one family, so that Dask keeps those that no worker is free for in the scheduler (worker-saturation):
+        # a worker that joins finds work, and a lost one takes few with it.
+        family, numbers = f"parts-{uuid4().hex}", count()
 
-    def _result(self, future: Any) -> Any:
-        """Returns the result of a completed item.
+        def send(groups: list[list[Any]]) -> list[Any]:
+            if not groups:
+                return []
+            keys = [(family, next(numbers)) for _ in groups]
+            payloads = list(map(pickle.dumps, groups))
+            futures = self._client.map(_call, payloads, fn=shared, build=self._build, key=keys)
+            for future in futures:
+                self._client.loop.add_callback(self._await, future, arrived)
+            return list(futures)
 
-        It is lost if its worker dies before it is fetched. Dask then computes it again, for which it waits as long as
-        there is no worker.
+        return send
+
+    async def _await(self, future: Any, arrived: SimpleQueue[tuple[Any, Any]]) -> None:
+        """Fetches the outcome of a task in the client's thread, where Dask bundles what is fetched at the same time.
+
+        If a worker dies before its results are fetched, Dask computes them again, and waits as long as there is no
+        worker. The thread of the stage does not wait with it.
         """
+        try:
+            arrived.put((future, await self._client.gather(future, asynchronous=True)))
+        except (Exception, asyncio.CancelledError) as error:
+            arrived.put((future, error))
+
+    def _results(self, future: Any, outcome: Any, group: list[int], window: Window) -> list[Any]:
+        """Returns the results of a group, and puts its other items back into the window."""
         from distributed import KilledWorker
 
-        try:
-            while True:
-                try:
-                    return future.result(timeout=_WORKERS_S)
-                except TimeoutError:
-                    if future.status == "error":  # raised by the item
-                        raise
-                    self._check_workers()
-        except KilledWorker as error:
-            raise TransientError(
-                f"workers of {self.name} died repeatedly while they made the same part ({error})",
-                "give them more memory, or make parts smaller",
-            ) from error
+        if isinstance(outcome, Done):
+            window.measured(outcome)
+            window.again(group[len(outcome.results) :])
+            return outcome.results
+        # No item has raised it.
+        if isinstance(outcome, OSError | CancelledError | asyncio.CancelledError) and future.status != "error":
+            raise _SchedulerLostError(" ".join(str(outcome).split()))
+        if not isinstance(outcome, KilledWorker):
+            raise outcome
+        if len(group) > 1:
+            window.alone(group)
+            return []
+        raise TransientError(
+            f"workers of {self.name} died repeatedly while they made the same part ({outcome})",
+            "give them more memory, or make parts smaller",
+        ) from outcome
+
+    def _follow(self, event: Any, running: dict[Any, list[int]], window: Window) -> None:
+        """Takes account of a worker that has joined or left."""
+        if not isinstance(event, dict) or event.get("action") not in ("add-worker", "remove-worker"):
+            return
+        self._checked = -_CHECK_EVERY_S
+        if event["action"] == "add-worker" or event["expected"]:
+            return
+        # One item may have killed the worker. Dask would try the whole group again.
+        lost = [future for future in running if future.key in event["processing-tasks"] and len(running[future]) > 1]
+        for future in lost:
+            window.alone(running.pop(future))
+        self._client.cancel(lost, reason="its items run one by one")
 
     def _check_workers(self) -> None:
         if time.monotonic() - self._checked < _CHECK_EVERY_S:
             return
         self._checked = time.monotonic()
         if self._client.status == "running":
-            self._monitor.update(self._client.scheduler_info()["workers"])
+            workers = self._client.scheduler_info()["workers"]
+            self._monitor.update(workers)
+            self._threads = _threads(workers)
         if self._monitor.seconds_without_workers() > _WORKERS_S:
             raise TransientError(
                 f"{self.name} has had no worker for {_WORKERS_S} s", "start workers; completed parts are kept"
@@ -245,13 +274,27 @@ def open_engine(address: str = "", workers: int = 0) -> Iterator[Engine]:
         yield Engine()
 
 
-def _call(item: Any, fn: Callable[[Any], Any], build: frozenset[tuple[str, str | None]]) -> Any:
+def _call(payload: bytes, fn: Callable[[Any], Any], build: Build) -> Done:
+    """Runs a group of items on a worker."""
     from distributed import get_worker
+    from distributed.protocol import pickle
 
     # Checked here, too: a worker may have joined after the cluster was checked, and its bytes would be committed.
     require_build(build, f"worker {get_worker().name}")
     raise_limit()  # here, because a worker of a cluster is started by others
-    return fn(item)
+    return work(fn, pickle.loads(payload))
+
+
+def _take(arrived: SimpleQueue[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+    """Yields what has arrived; waits for the first for a moment."""
+    with contextlib.suppress(Empty):
+        yield arrived.get(timeout=_POLL_S)
+        while True:
+            yield arrived.get_nowait()
+
+
+def _threads(workers: Workers) -> int:
+    return max(1, sum(int(worker["nthreads"]) for worker in workers.values()))
 
 
 def dashboard_of(address: str) -> str:
@@ -275,7 +318,7 @@ def _cluster(address: str) -> Iterator[Engine]:
                 f"no worker connected to the Dask scheduler at {address} within {_WORKERS_S} s",
                 f"start some: dask worker {address}",
             ) from None
-        _check_versions(client, address)
+        check_versions(client, address)
         engine = DaskEngine(client, f"Dask at {address}")
         yield engine
         engine.end()
@@ -296,21 +339,6 @@ def _connect(address: str, timeout: float) -> Iterator[Any]:
         yield client
 
 
-def _check_versions(client: Any, address: str) -> None:
-    """Raises VersionError unless scheduler and workers run this process's versions and code."""
-    # Dask's own version report works even where our pickled code could not be loaded.
-    report = client.get_versions(packages=[name for name in PACKAGES if name != "python"])
-    here = {**report["client"]["packages"], **sluice_build()}
-    there = {f"worker {name}": worker["packages"] for name, worker in report["workers"].items() if worker}
-    cluster = f"the Dask cluster at {address}"
-    check_same(here, {"the scheduler": report["scheduler"]["packages"], **there}, cluster)
-    try:
-        builds = client.run(sluice_build)
-    except (ImportError, AttributeError):
-        raise VersionError(f"{cluster} runs another build of Sluice", "start its workers from this wheel") from None
-    check_same(here, {f"worker {name}": build for name, build in builds.items()}, cluster)
-
-
 @contextlib.contextmanager
 def _processes(workers: int) -> Iterator[Engine]:
     from dask.distributed import Client
@@ -328,179 +356,3 @@ def _processes(workers: int) -> Iterator[Engine]:
         engine = DaskEngine(client, f"{workers} processes")
         yield engine
         engine.end()
-
-
-class VersionError(SluiceError):
-    """Processes that must run the same code run different versions."""
-
-
-def build_here() -> dict[str, str | None]:
-    """Returns the versions in this process: of each package, the digest of the code, and the extensions."""
-    return {**{package: _version(package) for package in PACKAGES}, **sluice_build()}
-
-
-def sluice_build() -> dict[str, str]:
-    """Returns the digest of Sluice's code in this process, and its extensions."""
-    return {CODE: code_digest(), EXTENSIONS: packages()}
-
-
-def code_digest() -> str:
-    """Returns 12 hex digits over the sources of the installed `tasks` package."""
-    root = Path(__file__).parents[1]
-    digest = hashlib.sha256()
-    sources = (path for path in root.rglob("*") if path.suffix in SOURCES and root / DEMO not in path.parents)
-    for path in sorted(sources):
-        digest.update(f"{path.relative_to(root).as_posix()}\0".encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
-
-
-@cache
-def require_build(build: frozenset[tuple[str, str | None]], name: str) -> None:
-    """Checks that this process runs `build`, the items of another process's `build_here`; once per process and build.
-
-    Args:
-        build: the versions to compare with.
-        name: name of this process, for the message.
-
-    Raises:
-        VersionError: a version differs.
-    """
-    check_same(dict(build), {name: build_here()}, "the Dask cluster")
-
-
-def check_same(here: Versions, there: Mapping[str, Versions], cluster: str) -> None:
-    """Compares the versions of this process with those of others.
-
-    Args:
-        here: versions of this process, by package.
-        there: versions of each other process, by a name for the message.
-        cluster: the cluster of these processes, for the message.
-
-    Raises:
-        VersionError: a version differs. The message gives the first difference and the number of further ones.
-    """
-    differences = [
-        f"{name} has {package} {_short(package, versions.get(package)) or 'not at all'}, "
-        f"this task has {_short(package, here.get(package))}"
-        for name, versions in there.items()
-        for package in (*PACKAGES, CODE, EXTENSIONS)
-        if package in versions and _short(package, versions[package]) != _short(package, here.get(package))
-    ]
-    if differences:
-        more = f" (and {len(differences) - 1} more differences)" if differences[1:] else ""
-        raise VersionError(
-            f"{cluster} runs other versions: {differences[0]}{more}",
-            "start its scheduler and workers from the same image or wheel as Airflow, or set [place.dask] address to "
-            "an empty string",
-        )
-
-
-def _version(package: str) -> str | None:
-    try:
-        return ".".join(map(str, sys.version_info)) if package == "python" else version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _short(package: str, full: str | None) -> str | None:
-    return ".".join(full.split(".")[:2]) if package == "python" and full else full
-
-
-class WorkerMonitor:
-    """Monitors the workers of one cluster and logs changes.
-
-    Args:
-        name: name of the cluster in the log.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.lost = 0
-        self.pauses = 0
-        self.spilled = 0
-        self.peak = 0
-        self._names: dict[str, str] = {}
-        self._spilling: set[str] = set()
-        self._paused: set[str] = set()
-        self._empty_since: float | None = None
-
-    def begin(self, workers: Workers) -> None:
-        """Logs the workers at the start. Processes on this machine join a little later."""
-        if workers:
-            log.info("%s: %s", self.name, workers_text(workers))
-        self._names = {address: str(worker["name"]) for address, worker in workers.items()}
-
-    def update(self, workers: Workers) -> None:
-        """Compares the current workers with those of the last update and logs the differences."""
-        names = {address: str(worker["name"]) for address, worker in workers.items()}
-        if lost := self._names.keys() - names.keys():
-            self.lost += len(lost)
-            lost_names = ", ".join(sorted(self._names[address] for address in lost))
-            log.warning("%s: worker %s is gone; its parts run again elsewhere", self.name, lost_names)
-        if names.keys() != self._names.keys():
-            log.info("%s: %s", self.name, workers_text(workers))
-        self._names = names
-        self._empty_since = None if names else self._empty_since or time.monotonic()
-        for address, worker in workers.items():
-            self._update_memory(address, worker)
-
-    def seconds_without_workers(self) -> float:
-        """Returns the number of seconds since the cluster lost its last worker; 0.0 if it has workers."""
-        return time.monotonic() - self._empty_since if self._empty_since is not None else 0.0
-
-    def end(self) -> None:
-        """Logs a summary if workers were lost, paused or spilled to disk."""
-        if self.lost or self.pauses or self.spilled:
-            log.info(
-                "%s: at most %s in one worker, %s spilled to disk, %d pauses for memory, %d workers gone",
-                self.name,
-                memory_text(self.peak),
-                memory_text(self.spilled),
-                self.pauses,
-                self.lost,
-            )
-
-    def _update_memory(self, address: str, worker: Mapping[str, Any]) -> None:
-        metrics = worker.get("metrics") or {}
-        memory = int(metrics.get("memory") or 0)
-        disk = int((metrics.get("spilled_bytes") or {}).get("disk") or 0)
-        self.peak, self.spilled = max(self.peak, memory), max(self.spilled, disk)
-        if worker.get("status") != "paused":
-            self._paused.discard(address)
-        elif address not in self._paused:
-            self._paused.add(address)
-            self.pauses += 1
-            log.warning(
-                "%s: worker %s has paused at %s of %s; give workers more memory or make parts smaller",
-                self.name,
-                worker["name"],
-                memory_text(memory),
-                memory_text(int(worker.get("memory_limit") or 0)),
-            )
-        if not disk:
-            self._spilling.discard(address)
-        elif address not in self._spilling:
-            self._spilling.add(address)
-            log.info("%s: worker %s spills to disk (%s so far)", self.name, worker["name"], memory_text(disk))
-
-
-def workers_text(workers: Workers) -> str:
-    """Formats workers as "2 workers, 2 threads, 8.0 GiB of memory (4.0 GiB each)"."""
-    if not workers:
-        return "no worker"
-    limits = [int(worker.get("memory_limit") or 0) for worker in workers.values()]
-    threads = sum(int(worker["nthreads"]) for worker in workers.values())
-    low, high = min(limits), max(limits)
-    each = memory_text(low) if low == high else f"{memory_text(low)} to {memory_text(high)}"
-    memory = f"{memory_text(sum(limits))} of memory ({each} each)" if low else "no memory limit"
-    return f"{len(workers)} worker{'s' * (len(workers) > 1)}, {threads} thread{'s' * (threads > 1)}, {memory}"
-
-
-def memory_text(size: int) -> str:
-    """Formats a number of bytes.
-
-    >>> memory_text(0), memory_text(3 << 20), memory_text(5 << 29)
-    ('0 MiB', '3 MiB', '2.5 GiB')
-    """
-    return f"{size / 2**30:.1f} GiB" if size >= 1 << 30 else f"{size / 2**20:.0f} MiB"

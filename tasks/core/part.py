@@ -205,7 +205,11 @@ def make_part(
 ) -> PartRecord:
     """Makes and commits one part with `fn`; runs on a worker."""
     part = Part(store, folder, spec.name, attempt)
-    fn(part, spec.payload)
+    try:
+        fn(part, spec.payload)
+    except Exception as error:
+        error.add_note(f"while {folder} {spec.name} was made")
+        raise
     return commit_part(store, folder, fingerprint, part.record(conserved=conserved))
 
 

@@ -17,11 +17,14 @@ from typing import Any
 
 import psutil
 import pytest
+from dask.distributed import wait
 
 from tasks.core import engine as engine_module
-from tasks.core.engine import DaskEngine, VersionError, check_same, dashboard_of, open_engine
+from tasks.core.engine import DaskEngine, dashboard_of, open_engine
 from tasks.core.errors import TransientError
-from tests.tasks.core.engine_work import Counted, die, fill, noted
+from tasks.core.workers.versions import VersionError, check_same
+from tasks.core.workers.window import Window
+from tests.tasks.core.engine_work import Counted, Fatal, Watched, die, fail_at_40, fill, noted
 from tests.waiting import later, until
 
 pytestmark = pytest.mark.real_time
@@ -106,6 +109,9 @@ def test_a_process_pool_starts_lazily_and_serves_all_maps_of_a_stage(tmp_path: P
         for _ in range(2):
             assert dict(engine.map(Counted(tmp_path), range(60))) == DOUBLED
         assert len(children() - before) >= 2
+        with pytest.raises(ValueError, match="it is 40") as caught:
+            dict(engine.map(fail_at_40, range(60)))
+        assert caught.value.__notes__ == ["while 40 was made"]
     assert set(noted(tmp_path / "unpickled")).isdisjoint({str(os.getpid())})
 
 
@@ -145,6 +151,42 @@ def test_a_lost_worker_loses_only_its_current_parts(
     # Lost are its running and queued parts, and results not yet fetched from it.
     assert not [number for number in killed if calls[number] > 1], "what had come back ran again"
     assert "worker victim is gone" in caplog.text
+
+
+def test_a_lost_worker_with_many_small_items_loses_and_doubles_nothing(dask: Dask, tmp_path: Path) -> None:
+    dask.scheduler()
+    dask.worker()
+    victim = dask.worker()
+    with open_engine(dask.address) as engine:
+        until(lambda: threads(engine) == 2)
+        items = Watched(10_000)
+        made: list[tuple[int, int]] = []
+        killed = 0
+        for pair in engine.map(Counted(tmp_path), items):
+            made.append(pair)
+            assert items.read - len(made) <= 2 * 512, "more than the window was sent"
+            if len(made) == 3_000:
+                victim.kill()
+                killed = len(made)
+    assert sorted(made) == [(index, 2 * index) for index in range(10_000)]
+    calls = Counter(map(int, noted(tmp_path / "called")))
+    assert not [index for index, _ in made[:killed] if calls[index] > 1], "what had come back ran again"
+
+
+def test_an_item_that_kills_its_worker_runs_again_without_the_others_of_its_group(
+    dask: Dask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Window, "_within", lambda window, seconds: 50)
+    dask.scheduler(DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="0")
+    for _ in range(3):
+        dask.worker()
+    with open_engine(dask.address) as engine:
+        until(lambda: threads(engine) == 3)
+        fatal = Fatal(tmp_path, number=700, times=1)
+        assert dict(engine.map(fatal, range(1000))) == {index: 2 * index for index in range(1000)}
+        with pytest.raises(TransientError, match="died repeatedly while they made the same part"):
+            dict(engine.map(Fatal(tmp_path, number=700, times=9), range(1000)))
+    assert Counter(noted(tmp_path / "called"))["700"] == 4, "each time in its group and alone"
 
 
 def test_a_stage_continues_when_the_scheduler_is_back(dask: Dask, tmp_path: Path) -> None:
@@ -222,19 +264,20 @@ def test_a_stage_does_not_wait_forever_for_lost_workers(
     monkeypatch.setattr(engine_module, "_CHECK_EVERY_S", 0.2)
     dask.scheduler()
     worker = dask.worker()
-    fetch = DaskEngine._result
+    fetch = DaskEngine._await
 
-    def fetch_of_a_dead_worker(engine: DaskEngine, future: Any) -> Any:
+    async def fetch_of_a_dead_worker(engine: DaskEngine, future: Any, arrived: Any) -> None:
+        await wait([future])
         worker.kill()
         worker.wait()
-        return fetch(engine, future)
+        await fetch(engine, future, arrived)
 
     with open_engine(dask.address) as engine:
         monkeypatch.setattr(engine_module, "_WORKERS_S", 1)
         if moment == "while it works":
             later(worker.kill, lambda: noted(tmp_path / "called"))
         else:
-            monkeypatch.setattr(DaskEngine, "_result", fetch_of_a_dead_worker)
+            monkeypatch.setattr(DaskEngine, "_await", fetch_of_a_dead_worker)
         with pytest.raises(TransientError, match="no worker for 1 s"):
             list(engine.map(Counted(tmp_path, seconds=0.05), range(60)))
 

@@ -11,8 +11,9 @@ import pytest
 
 from tasks.core.artifact import RECORD, Artifact, ArtifactId
 from tasks.core.commit import commit
+from tasks.core.engine import Engine
 from tasks.core.errors import ConservationError, DriftError, InputError, StoreError
-from tasks.core.part import Part
+from tasks.core.part import Part, PartSpec
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tests.conftest import run_stage_in
@@ -43,6 +44,13 @@ def test_a_lost_row_stops_the_part(tmp_path: Path) -> None:
     with pytest.raises(ConservationError, match="10 rows came in, 9 went out"):
         run_stage_in(tmp_path, TOY, ToyConfig(lose=1))
     assert not list(tmp_path.rglob(RECORD))
+
+
+def test_an_error_names_the_part_in_which_it_was_raised(tmp_path: Path) -> None:
+    output = Output(Store(str(tmp_path)), ArtifactId("toy/halves", "dev"), "f" * 64)
+    with pytest.raises(ZeroDivisionError) as caught:
+        output.map_parts(Engine(), lambda part, number: part.count_in(1 // number), [PartSpec("first", 0)])
+    assert caught.value.__notes__ == ["while toy/halves/dev first was made"]
 
 
 def test_a_poison_row_is_quarantined_and_the_part_continues(tmp_path: Path) -> None:
