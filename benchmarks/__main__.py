@@ -104,6 +104,12 @@ def _train_gpu(result: dict[str, Any]) -> str:
     return f"{best['size']} in {best['precision']}: {best['tokens_per_s']:,} tokens/s, MFU {best['mfu']:.2f}"
 
 
+def _recipes_parse(result: dict[str, Any]) -> str:
+    most = result["rows"][-1]
+    kept, made = most["kept"]["parse_s"], most["made"]["parse_s"]
+    return f"{most['recipes']} recipes: {kept:.1f} CPU-seconds unchanged, {made:.1f} all made"
+
+
 def _pages(result: dict[str, Any]) -> str:
     seconds = sorted(one["cpu_s"] for one in result["requests"].values())
     middle = seconds[len(seconds) // 2]
@@ -526,6 +532,12 @@ BENCHMARKS = (
         "airflow_overhead [--rounds 1]",
         "The recipe `demo` through the DAGs, and the same stages from the shell",
         lambda r: f"{r['ratio']:.1f} x the shell's time",
+    ),
+    Benchmark(
+        "recipes_parse",
+        "recipes_parse [--before CHECKOUT]",
+        "CPU of the dag-processor for many recipes: a round over all DAG files",
+        _recipes_parse,
     ),
 )
 

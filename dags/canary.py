@@ -33,9 +33,9 @@ def small_runs(recipe, stage: str):
     return training_operator(recipe, gang=False).partial(**settings, map_index_template="{{ task.member }}")
 
 
-@for_each_recipe("canary")
+@for_each_recipe("canary", form=FORM)
 def _build(recipe):
-    with DAG(**dag_settings(recipe, "canary", __doc__, schedule=[asset(recipe.name, "tokens")], form=FORM)) as dag:
+    with DAG(**dag_settings(recipe, "canary", __doc__, schedule=[asset(recipe.name, "tokens")])) as dag:
         # Skipped runs of a round, after the cycle has stopped, do not skip the tasks after them.
         always = {"recipe": recipe.name, "trigger_rule": "none_failed"}
         read = assets_of(recipe, "arms")

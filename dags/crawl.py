@@ -36,9 +36,9 @@ def task_of(recipe, stage: str):
     return StageOperator(**settings, **assets_of(recipe, stage), skip_when_empty=last)
 
 
-@for_each_recipe("crawl")
+@for_each_recipe("crawl", form=FORM)
 def _build(recipe):
     due = {"schedule": recipe.schedule, "timezone": recipe.timezone}
-    with DAG(**dag_settings(recipe, "crawl", __doc__, **due, form=FORM)) as dag:
+    with DAG(**dag_settings(recipe, "crawl", __doc__, **due)) as dag:
         connect({stage: task_of(recipe, stage) for stage in stages_of("crawl")})
     return dag

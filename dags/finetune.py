@@ -41,9 +41,9 @@ GPU = ("finetune", "evaluate_tuned", "compare_tuned")
 """Stages that run the model; the others run on the worker."""
 
 
-@for_each_recipe("finetune")
+@for_each_recipe("finetune", form=FORM)
 def _build(recipe):
-    with DAG(**dag_settings(recipe, "finetune", __doc__, schedule=None, form=FORM)) as dag:
+    with DAG(**dag_settings(recipe, "finetune", __doc__, schedule=None)) as dag:
         tasks = {}
         for stage in recipe.stages("finetune"):
             operator = training_operator(recipe, gang=stage == "finetune") if stage in GPU else StageOperator

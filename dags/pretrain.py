@@ -27,11 +27,11 @@ GPU = ("train", "evaluate", "compare")
 """Stages that run the model; the others run on the worker."""
 
 
-@for_each_recipe("pretrain")
+@for_each_recipe("pretrain", form=FORM)
 def _build(recipe):
     # Without canaries the mixture is in the recipe.
     trigger_asset = asset(recipe.name, "mixture" if recipe.has(STAGES["decide"]) else "tokens")
-    with DAG(**dag_settings(recipe, "pretrain", __doc__, schedule=[trigger_asset], form=FORM)) as dag:
+    with DAG(**dag_settings(recipe, "pretrain", __doc__, schedule=[trigger_asset])) as dag:
         tasks = {}
         for stage in recipe.stages("pretrain"):
             operator = training_operator(recipe, gang=stage == "train") if stage in GPU else StageOperator

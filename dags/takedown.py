@@ -49,9 +49,9 @@ FORM = {
 }
 
 
-@for_each_recipe("takedown")
+@for_each_recipe("takedown", form=FORM)
 def _build(recipe):
-    with DAG(**dag_settings(recipe, "takedown", __doc__, schedule=None, form=FORM)) as dag:
+    with DAG(**dag_settings(recipe, "takedown", __doc__, schedule=None)) as dag:
         takedown = TakedownOperator(task_id="takedown", recipe=recipe.name, stage="takedown")
         if recipe.place.lake:
             takedown >> LakeOperator(task_id="lake", recipe=recipe.name, only_takedowns=True)

@@ -17,7 +17,6 @@ from operators.links import DaskLink
 from operators.pods.rights import uses_kubernetes
 from operators.recipes import RecipeOperator
 from operators.runs import fails_at_once, run_of
-from tasks.core.engine import status_path
 from tasks.run.place import DaskPods, expand_env
 from tasks.run.recipe import Recipe, find_recipe
 
@@ -123,6 +122,9 @@ def run_name(context: Any) -> str:
 
 def dashboard(recipe: Recipe, cluster: dict[str, str]) -> str:
     """Returns the URL of the status page of a run's cluster."""
+    # Imported here: DAG files import this module, and the engine costs NumPy and pyarrow (0.14 CPU-seconds).
+    from tasks.core.engine import status_path
+
     url = expand_env(recipe.place.dask.dashboard)
     for word in ("name", "namespace"):
         url = url.replace(f"{{{word}}}", cluster[word])

@@ -34,7 +34,6 @@ def dag_settings(
     *,
     schedule: Any,
     timezone: str = "UTC",
-    form: Mapping[str, str | Param] = {},
 ) -> dict[str, Any]:
     """Returns the arguments of the DAG `<recipe>.<dag>`.
 
@@ -46,8 +45,6 @@ def dag_settings(
         schedule: cron expression, assets, or None. Of a recipe with `[cycle]`, the cycle starts the DAGs that make
             assets.
         timezone: zone of a cron expression.
-        form: recipe fields (dotted path) with their own field in the form: a description for a numeric field, or the
-            complete Param.
     """
     return {
         "dag_id": f"{recipe.name}.{dag}",
@@ -66,7 +63,6 @@ def dag_settings(
         "auto_register": False,
         "doc_md": _page(recipe, doc, dag),
         "default_args": RETRIES,
-        "params": _form(recipe, form),
     }
 
 
@@ -78,7 +74,14 @@ def _page(recipe: Recipe, doc: str | None, dag: str) -> str:
     return f"{doc or ''}\nSettings of the recipe `{recipe.name}` (version `{recipe.version}`):\n\n{code}"
 
 
-def _form(recipe: Recipe, fields: Mapping[str, str | Param]) -> dict[str, Param]:
+def form_of(recipe: Recipe, fields: Mapping[str, str | Param]) -> dict[str, Param]:
+    """Returns the form of the trigger dialog.
+
+    Args:
+        recipe: the recipe of the DAG.
+        fields: recipe fields (dotted path) with their own field in the form: a description for a numeric field, or the
+            complete Param.
+    """
     # Airflow's form says only "Bad Request" of a value that the schema refuses. So a schema has only what its fields
     # ensure by themselves; the first task refuses the rest, and the note of the run says why (`operators.run_notes`).
     text = {"type": ["null", "string"]}

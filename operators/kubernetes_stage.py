@@ -78,7 +78,6 @@ class KubernetesStageOperator(StageLineage, BaseOperator):  # type: ignore[misc]
         self, *, recipe: str, stage: str, member: str = "", executor_config: Any = STARTS_WORK, **kwargs: Any
     ) -> None:
         super().__init__(executor_config=executor_config, **kwargs)
-        place_of(find_recipe(recipe))
         self.recipe = recipe
         self.stage = stage
         self.member = member

@@ -18,13 +18,17 @@ def training_operator(recipe: Recipe, *, gang: bool = True) -> "type[StageOperat
     Args:
         recipe: the recipe with the place.
         gang: the stage may use several nodes; a canary always uses one.
+
+    Raises:
+        RecipeError: the place of its pods is missing or incomplete.
     """
     if recipe.place.train.where == "local":
         return StageOperator
     # Imported here: recipes without a cluster need not import the Kubernetes client (0.6 to 0.8 CPU-seconds).
     from operators.kubernetes_stage import GpuPodOperator, JobSetOperator, TrainJobOperator
+    from operators.pods.spec import place_of
 
-    place = recipe.place.kubernetes
-    if not gang or place is None or place.nodes <= 1:
+    place = place_of(recipe)
+    if not gang or place.nodes <= 1:
         return GpuPodOperator
     return TrainJobOperator if place.gang == "trainjob" else JobSetOperator

@@ -7,14 +7,13 @@ There is one Asset per recipe and kind of artifact that another DAG waits for. A
 fingerprint, content, version, source_version, overrides}: enough for the consumer to find and check the artifact.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from airflow.sdk import Asset, BaseOperator, get_parsing_context
+from airflow.sdk import Asset, BaseOperator
 
-from tasks.core.errors import RecipeError
 from tasks.run.catalogue import ASSETS, MAKERS, STAGES, upstream
-from tasks.run.recipe import Recipe, recipe_files
+from tasks.run.recipe import Recipe
 
 STREAMS = "streams"
 """The asset of a recipe's Kafka topics, which no DAG makes."""
@@ -37,33 +36,6 @@ class RecipeOperator(BaseOperator):  # type: ignore[misc]
     def __init__(self, *, recipe: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.recipe = recipe
-
-
-def recipes_for(dag: str) -> Iterator[Recipe]:
-    """Yields the recipes whose DAG `<recipe>.<dag>` is needed: all that have it; in a task process only the task's own.
-
-    Invalid recipes are skipped, so that they do not remove the DAGs of the others; `broken_recipes` reports them.
-    """
-    dag_id = get_parsing_context().dag_id
-    for path in recipe_files():
-        if dag_id is None or dag_id == f"{path.stem}.{dag}":
-            try:
-                recipe = Recipe.load(path)
-            except RecipeError:
-                continue
-            if dag in recipe.dags:
-                yield recipe
-
-
-def broken_recipes() -> list[str]:
-    """Returns a line for each error in a recipe: file, field, cause and remedy."""
-    lines = []
-    for path in recipe_files():
-        try:
-            Recipe.load(path)
-        except RecipeError as error:
-            lines += str(error).splitlines()
-    return lines
 
 
 def asset(recipe: str, kind: str) -> Asset:

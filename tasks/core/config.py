@@ -52,7 +52,8 @@ class SectionCopy(NamedTuple):
 class Config(BaseModel):
     """Immutable settings. Unknown keys and numbers that JSON cannot encode (not finite) are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    # Validators are built when a class is first used: most processes, such as parses of DAG files, use few of them.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     COPIED: ClassVar[Mapping[str, SectionCopy]] = {}
     """Fields of this section that the recipe fills in, with the sections that it copies."""

@@ -9,11 +9,11 @@ import os
 import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import reduce
+from functools import cache, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import ValidationError, create_model, field_validator, model_validator
+from pydantic import Field, ValidationError, create_model, field_validator, model_validator
 
 from tasks.core.config import C, Config, Problems, assign, canonical_json, nearest, parse, validate_strict
 from tasks.core.errors import RecipeError
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     _Sections = Config
 else:
     _Sections = create_model(
-        "_Sections", __base__=Config, **{name: (config, config.absent()) for name, config in SECTIONS.items()}
+        "_Sections",
+        __base__=Config,
+        **{name: (config, Field(default_factory=cache(config.absent))) for name, config in SECTIONS.items()},
     )
 
 _ROOT = Path(__file__).parents[2]
@@ -348,6 +350,12 @@ def _readable(section: str, settings: Mapping[str, Any]) -> Any:
 def recipe_files() -> list[Path]:
     """Returns the recipe files of $SLUICE_RECIPES, or of this checkout or wheel, sorted."""
     return sorted(Path(os.environ.get("SLUICE_RECIPES", RECIPES)).glob("*.toml"))
+
+
+def source_files(file: Path) -> tuple[Path, ...]:
+    """Returns the files with the settings of a recipe: its own and the one that it extends; raises RecipeError."""
+    base = _read_toml(file).get("extends")
+    return (file, file.parent / str(base)) if base else (file,)
 
 
 def find_recipe(name: str) -> Recipe:

@@ -1,0 +1,128 @@
+"""CPU of the dag-processor for many recipes: one round over all DAG files, as it runs every 30 seconds.
+
+    python -m benchmarks.recipes_parse [--sizes 25 50 100 200] [--rounds 1] [--before CHECKOUT]
+
+Copies of one recipe with six DAGs. Every DAG file is parsed in a forked process with Airflow's imports, as the
+dag-processor does; a figure is the CPU of these processes. `made` is the first round, which makes every DAG from its
+recipe; `kept` is the least of the rounds after it, which read the DAGs of unchanged recipes; `before` is a first round
+of another checkout. `serialize_s` is what Airflow then takes to serialize the DAGs. Writes `recipes_parse.json`:
+CPU-seconds by number of recipes, and the exponent of their growth between the smallest and the largest number.
+"""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import ROOT, keep, parser
+
+RECIPE = """
+name = "{name}"
+[crawl]
+seeds = ["http://site.localhost:18799/"]
+allow_loopback = true
+[tokenizer]
+vocab_size = 300
+[pack]
+seq_len = 64
+[evaluate]
+[canary]
+seeds = [0, 1]
+"""
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("--sizes", type=int, nargs="+", default=[25, 50, 100, 200])
+    options.add_argument("--rounds", type=int, default=1)
+    options.add_argument("--before", type=Path, help="another checkout")
+    options.add_argument("--worker", action="store_true", help="measure the code of the working folder")
+    given = options.parse_args()
+    if given.worker:
+        print(json.dumps([measured(size, given.rounds) for size in given.sizes]))
+        return
+    rows = worker(ROOT, given.sizes, given.rounds)
+    if given.before:
+        for row, earlier in zip(rows, worker(given.before, given.sizes, 0), strict=True):
+            row["before"] = earlier["made"]
+    first, last = rows[0], rows[-1]
+    exponents = {
+        way: round(
+            math.log(last[way]["parse_s"] / first[way]["parse_s"]) / math.log(last["recipes"] / first["recipes"]), 2
+        )
+        for way in first
+        if way != "recipes"
+    }
+    keep("recipes_parse", {"rows": rows, "exponents": exponents})
+
+
+def worker(checkout: Path, sizes: list[int], rounds: int) -> list[dict[str, Any]]:
+    """Returns a row per size, measured with the code of a checkout in a process and an Airflow home of its own."""
+    with tempfile.TemporaryDirectory() as home:
+        changed = {
+            "PYTHONPATH": str(checkout),
+            "AIRFLOW_HOME": home,
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
+        }
+        command = [sys.executable, __file__, "--rounds", str(rounds), "--sizes", *map(str, sizes), "--worker"]
+        done = subprocess.run(command, cwd=checkout, env={**os.environ, **changed}, stdout=subprocess.PIPE, check=True)
+    result: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def measured(size: int, rounds: int) -> dict[str, Any]:
+    """Returns the CPU-seconds of the first round with `size` recipes, and of later ones."""
+    import structlog
+    from airflow.dag_processing.processor import _pre_import_airflow_modules
+
+    files = sorted(Path.cwd().glob("dags/*.py"))
+    for file in files:
+        _pre_import_airflow_modules(str(file), structlog.get_logger())
+    with tempfile.TemporaryDirectory() as name:
+        for number in range(size):
+            Path(name, f"r{number}.toml").write_text(RECIPE.format(name=f"r{number}"))
+        os.environ["SLUICE_RECIPES"] = tempfile.tempdir = name
+        made, *later = [one_round(files) for _ in range(rounds + 1)]
+        tempfile.tempdir = None
+    kept = {"kept": {key: min(one[key] for one in later) for key in made}} if later else {}
+    print(size, made, kept, file=sys.stderr)
+    return {"recipes": size, "made": made, **kept}
+
+
+def one_round(files: list[Path]) -> dict[str, float]:
+    """Parses every DAG file in a forked process; returns CPU-seconds."""
+    parse_s, serialize_s = (sum(seconds) for seconds in zip(*map(_parsed, files), strict=True))
+    return {"parse_s": round(parse_s, 2), "serialize_s": round(serialize_s, 2)}
+
+
+def _parsed(file: Path) -> tuple[float, float]:
+    """Returns the CPU-seconds of a forked process that parses a file, and of serializing its DAGs."""
+    from airflow.dag_processing.dagbag import BundleDagBag
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        begin = time.process_time()
+        bag = BundleDagBag(str(file), bundle_path=file.parent, bundle_name="dags-folder", load_op_links=False)
+        parsed = time.process_time()
+        for dag in bag.dags.values():
+            DagSerialization.to_dict(dag)
+        seconds = [parsed - begin, time.process_time() - parsed] if not bag.import_errors else None
+        os.write(write, json.dumps(seconds).encode())
+        os._exit(0)
+    os.close(write)
+    with open(read) as answer:
+        parse_s, serialize_s = json.load(answer)
+    os.waitpid(child, 0)
+    return parse_s, serialize_s
+
+
+if __name__ == "__main__":
+    main()
