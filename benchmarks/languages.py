@@ -263,8 +263,8 @@ def _summary(languages: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 def _mean(languages: Mapping[str, Mapping[str, Any]]) -> float:
     """Returns the share of all pages that is dropped."""
-    pages = sum(of["pages"] for of in languages.values())
-    return round(sum(of["pages"] * of["dropped"] for of in languages.values()) / pages, 4)
+    pages = [of["pages"] for of in languages.values()]
+    return round(float(np.average([of["dropped"] for of in languages.values()], weights=pages)), 4)
 
 
 def table(figures: Mapping[str, Any]) -> Iterator[str]:
