@@ -1,12 +1,11 @@
 """CPU of the dag-processor for many recipes: one round over all DAG files, as it runs every 30 seconds.
 
-    python -m benchmarks.recipes_parse [--sizes 25 50 100 200] [--rounds 1] [--before CHECKOUT]
+    python -m benchmarks.recipes_parse [--sizes 25 50 100 200] [--before CHECKOUT]
 
 Copies of one recipe with six DAGs. Every DAG file is parsed in a forked process with Airflow's imports, as the
-dag-processor does; a figure is the CPU of these processes. `made` is the first round, which makes every DAG from its
-recipe; `kept` is the least of the rounds after it, which read the DAGs of unchanged recipes; `before` is a first round
-of another checkout. `serialize_s` is what Airflow then takes to serialize the DAGs. Writes `recipes_parse.json`:
-CPU-seconds by number of recipes, and the exponent of their growth between the smallest and the largest number.
+dag-processor does; `parse_s` is the CPU of these processes, and `serialize_s` what Airflow then takes to serialize the
+DAGs. `before` has the same of another checkout. Writes `recipes_parse.json`: CPU-seconds by number of recipes, and the
+exponent of the growth of parses between the smallest and the largest number.
 """
 
 import json
@@ -39,29 +38,22 @@ seeds = [0, 1]
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--sizes", type=int, nargs="+", default=[25, 50, 100, 200])
-    options.add_argument("--rounds", type=int, default=1)
     options.add_argument("--before", type=Path, help="another checkout")
     options.add_argument("--worker", action="store_true", help="measure the code of the working folder")
     given = options.parse_args()
     if given.worker:
-        print(json.dumps([measured(size, given.rounds) for size in given.sizes]))
+        print(json.dumps([measured(size) for size in given.sizes]))
         return
-    rows = worker(ROOT, given.sizes, given.rounds)
+    rows = worker(ROOT, given.sizes)
     if given.before:
-        for row, earlier in zip(rows, worker(given.before, given.sizes, 0), strict=True):
-            row["before"] = earlier["made"]
+        for row, before in zip(rows, worker(given.before, given.sizes), strict=True):
+            row["before"] = {key: value for key, value in before.items() if key != "recipes"}
     first, last = rows[0], rows[-1]
-    exponents = {
-        way: round(
-            math.log(last[way]["parse_s"] / first[way]["parse_s"]) / math.log(last["recipes"] / first["recipes"]), 2
-        )
-        for way in first
-        if way != "recipes"
-    }
-    keep("recipes_parse", {"rows": rows, "exponents": exponents})
+    exponent = math.log(last["parse_s"] / first["parse_s"]) / math.log(last["recipes"] / first["recipes"])
+    keep("recipes_parse", {"rows": rows, "exponent": round(exponent, 2)})
 
 
-def worker(checkout: Path, sizes: list[int], rounds: int) -> list[dict[str, Any]]:
+def worker(checkout: Path, sizes: list[int]) -> list[dict[str, Any]]:
     """Returns a row per size, measured with the code of a checkout in a process and an Airflow home of its own."""
     with tempfile.TemporaryDirectory() as home:
         changed = {
@@ -70,14 +62,14 @@ def worker(checkout: Path, sizes: list[int], rounds: int) -> list[dict[str, Any]
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
         }
-        command = [sys.executable, __file__, "--rounds", str(rounds), "--sizes", *map(str, sizes), "--worker"]
+        command = [sys.executable, __file__, "--sizes", *map(str, sizes), "--worker"]
         done = subprocess.run(command, cwd=checkout, env={**os.environ, **changed}, stdout=subprocess.PIPE, check=True)
     result: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     return result
 
 
-def measured(size: int, rounds: int) -> dict[str, Any]:
-    """Returns the CPU-seconds of the first round with `size` recipes, and of later ones."""
+def measured(size: int) -> dict[str, Any]:
+    """Returns the CPU-seconds of a round with `size` recipes."""
     import structlog
     from airflow.dag_processing.processor import _pre_import_airflow_modules
 
@@ -87,12 +79,10 @@ def measured(size: int, rounds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         for number in range(size):
             Path(name, f"r{number}.toml").write_text(RECIPE.format(name=f"r{number}"))
-        os.environ["SLUICE_RECIPES"] = tempfile.tempdir = name
-        made, *later = [one_round(files) for _ in range(rounds + 1)]
-        tempfile.tempdir = None
-    kept = {"kept": {key: min(one[key] for one in later) for key in made}} if later else {}
-    print(size, made, kept, file=sys.stderr)
-    return {"recipes": size, "made": made, **kept}
+        os.environ["SLUICE_RECIPES"] = name
+        row = {"recipes": size, **one_round(files)}
+    print(row, file=sys.stderr)
+    return row
 
 
 def one_round(files: list[Path]) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """Reports invalid recipes as an import error of this file; the DAGs of other recipes are not affected.
 
-Reads every file of `dags/recipes` that has changed, and makes its DAGs to see which cannot be made; registers none. The
+Reads every file of `dags/recipes`, and makes the DAGs of valid ones to see which cannot be made; registers none. The
 error has a line for each problem: file, field, cause, remedy.
 """
 
@@ -11,7 +11,9 @@ from pathlib import Path
 # neither the parsing of a recipe with a cluster nor the tasks of a recipe without one.
 import airflow.providers.cncf.kubernetes.operators.pod  # noqa: F401
 
-from operators.dags import broken_recipes
+from operators.dags import broken_dags
+from operators.recipes import read_recipes
 
-if broken := broken_recipes(Path(__file__).parent):
+recipes, broken = read_recipes()
+if broken := broken + broken_dags(Path(__file__).parent, recipes):
     raise ImportError("\n".join(["these recipes cannot be used:", *broken]))

@@ -7,13 +7,15 @@ There is one Asset per recipe and kind of artifact that another DAG waits for. A
 fingerprint, content, version, source_version, overrides}: enough for the consumer to find and check the artifact.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar
 
-from airflow.sdk import Asset, BaseOperator
+from airflow.sdk import Asset, BaseOperator, get_parsing_context
 
+from tasks.core.errors import RecipeError
 from tasks.run.catalogue import ASSETS, MAKERS, STAGES, upstream
-from tasks.run.recipe import Recipe
+from tasks.run.recipe import Recipe, recipe_files
 
 STREAMS = "streams"
 """The asset of a recipe's Kafka topics, which no DAG makes."""
@@ -36,6 +38,29 @@ class RecipeOperator(BaseOperator):  # type: ignore[misc]
     def __init__(self, *, recipe: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.recipe = recipe
+
+
+def recipes_for(dag: str) -> Iterator[Recipe]:
+    """Yields the valid recipes whose DAG `<recipe>.<dag>` may be needed: all; in a task process only the task's own.
+
+    Invalid recipes are skipped, so that they do not remove the DAGs of the others; `read_recipes` reports them.
+    """
+    dag_id = get_parsing_context().dag_id
+    for path in recipe_files():
+        if dag_id is None or dag_id == f"{path.stem}.{dag}":
+            with suppress(RecipeError):
+                yield Recipe.load(path)
+
+
+def read_recipes() -> tuple[list[Recipe], list[str]]:
+    """Returns all valid recipes, and a line for each error in the others: file, field, cause and remedy."""
+    recipes, lines = [], []
+    for path in recipe_files():
+        try:
+            recipes.append(Recipe.load(path))
+        except RecipeError as error:
+            lines += str(error).splitlines()
+    return recipes, lines
 
 
 def asset(recipe: str, kind: str) -> Asset:

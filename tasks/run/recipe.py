@@ -352,12 +352,6 @@ def recipe_files() -> list[Path]:
     return sorted(Path(os.environ.get("SLUICE_RECIPES", RECIPES)).glob("*.toml"))
 
 
-def source_files(file: Path) -> tuple[Path, ...]:
-    """Returns the files with the settings of a recipe: its own and the one that it extends; raises RecipeError."""
-    base = _read_toml(file).get("extends")
-    return (file, file.parent / str(base)) if base else (file,)
-
-
 def find_recipe(name: str) -> Recipe:
     """Loads a recipe by its name, by the path of its file, or from its JSON text; raises RecipeError."""
     if name.lstrip().startswith("{"):

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from operators.dags import broken_recipes
 from operators.forms import dag_settings
-from tasks.run.recipe import Recipe
+from operators.recipes import read_recipes, recipes_for
 
 
 @pytest.mark.parametrize(
@@ -22,24 +21,26 @@ from tasks.run.recipe import Recipe
 def test_a_value_that_cannot_be_fingerprinted_breaks_only_its_recipe(
     recipes: Callable[..., Path], more: str, key: str
 ) -> None:
-    good = recipes("good")
+    recipes("good")
     recipes("bad", more)
-    [line] = broken_recipes(Path())
+    [line] = read_recipes()[1]
     assert line.startswith(f"bad.toml: {key}")
-    made = dag_settings(Recipe.load(good), "corpus", "About.", schedule=None)
+    [good] = recipes_for("corpus")
+    made = dag_settings(good, "corpus", "About.", schedule=None)
     assert made["dag_id"] == "good.corpus"
 
 
 def test_an_unreadable_file_breaks_only_its_recipe(recipes: Callable[..., Path]) -> None:
     recipes("good").with_name("bad.toml").mkdir()
-    [line] = broken_recipes(Path())
+    assert [recipe.name for recipe in recipes_for("corpus")] == ["good"]
+    [line] = read_recipes()[1]
     assert line.startswith("bad.toml cannot be read")
 
 
 def test_a_contradiction_between_sections_is_an_import_error(recipes: Callable[..., Path]) -> None:
     recipes("good")
     recipes("bad", '[consolidate]\ntrusted = ["bokks"]\n')
-    [line] = broken_recipes(Path())
+    [line] = read_recipes()[1]
     assert line.startswith('bad.toml: consolidate.trusted: the recipe has no source "bokks"')
 
 
@@ -50,6 +51,7 @@ def test_a_missing_extension_breaks_only_its_recipe(recipes: Callable[..., Path]
         "[annotate]\nsettings.asking.chars = 1\n"
         '[[extract.files]]\nname = "papers"\nkind = "djvu"\npath = "/data/*.djvu"\n',
     )
-    kind, settings = sorted(broken_recipes(Path()), reverse=True)
+    kind, settings = sorted(read_recipes()[1], reverse=True)
     assert settings.startswith('bad.toml: annotate.settings: no annotator "asking"')
     assert kind.startswith('bad.toml: extract.files.0.kind: no kind "djvu"')
+    assert [recipe.name for recipe in recipes_for("corpus")] == ["good"]
