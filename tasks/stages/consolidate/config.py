@@ -188,16 +188,18 @@ class ConsolidateConfig(Config):
         return [*layers, *((scope, self.limits[scope]) for scope in self.scopes_of(source, paged))]
 
     def _changed(self) -> dict[str, dict[str, Any]]:
-        """Returns the general limits that are not defaults, except those that describe English."""
+        """Returns the general limits that are not defaults, except those that describe English.
+
+        A limit that describes English has a value there and another one elsewhere.
+        """
         changed = {}
         for name in self.filters:
             default = filter_of(name, {})
             values = default.model_dump(mode="json")
             limits = self.limits[name].items()
+            english = {key for key in type(default).elsewhere if values[key] is not None}
             changed[name] = {
-                key: value
-                for key, value in limits
-                if key in values and value != values[key] and key not in type(default).elsewhere
+                key: value for key, value in limits if key in values and value != values[key] and key not in english
             }
         return changed
 

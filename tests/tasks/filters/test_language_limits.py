@@ -67,15 +67,25 @@ def test_a_page_whose_label_is_unsure_is_not_judged_by_the_words_of_the_language
 
 
 @pytest.mark.parametrize("language", ["fi", "xx"])
-def test_random_letters_are_dropped_because_none_of_their_words_recurs(shared_data: Path, language: str) -> None:
+def test_random_letters_are_dropped_because_none_of_their_words_recurs(language: str) -> None:
     rng = random.Random(5)
     made = ["".join(rng.choices("aeioklmnprstuvy", k=rng.randint(2, 9))) for _ in range(400)]
     lines = [f"{' '.join(made[begin : begin + 20]).capitalize()}." for begin in range(0, 400, 20)]
     assert "gopher_quality_no_words" in verdict("\n".join(lines), language)
     assert "gopher_quality_no_words" not in verdict("\n".join(lines[:4]), language)
-    good = pages(shared_data, "fi")
-    assert good
-    assert not any(verdict("\n".join(good), language))
+
+
+def test_prose_whose_words_are_long_is_not_taken_for_random_letters(shared_data: Path) -> None:
+    texts = [page for language in ("fi", "ko", "tr", "ta") for page in pages(shared_data, language)]
+    assert len(texts) > 8
+    assert not [text for text in texts if "gopher_quality_no_words" in verdict(text, "xx")]
+
+
+def test_a_general_limit_that_says_nothing_of_english_holds_in_every_language() -> None:
+    config = ConsolidateConfig(filters=FILTERS, limits={"gopher_quality": {"min_recurring": 0.02, "max_mean_word": 9}})
+    for language in ("de", OTHER):
+        assert config.limits_of("web", language=language)["gopher_quality"]["min_recurring"] == 0.02
+        assert config.limits_of("web", language=language)["gopher_quality"]["max_mean_word"] != 9
 
 
 def test_values_of_a_language_come_from_its_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
