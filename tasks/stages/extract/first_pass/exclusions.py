@@ -39,8 +39,8 @@ _RANGE_ROWS = 1 << 22
 """About the most rows of a range. Their identities have 172 MB, which a task sorts with twice as much memory."""
 _GROUP_WEIGHT = 32_000_000
 """Input bytes whose identities are read in one task: half a second of work for JSON. Small corpora have one group."""
-_INDEXED_WEIGHT = 1_000
-"""Input bytes that take as long to read as one entry of an index."""
+_FILE_WEIGHT, _INDEXED_WEIGHT = 1_000_000, 1_000
+"""Input bytes that take as long to read as opening a file on an object store, and as one entry of an index."""
 
 
 @dataclass(frozen=True)
@@ -141,8 +141,8 @@ def _groups(specs: Sequence[PartSpec]) -> list[PartSpec]:
 def _weight(unit: InputUnit) -> int:
     """Returns the input bytes that are read for the identities of a unit; 0 if its row cannot have copies."""
     if unit.crawl and unit.crawl.index:
-        return max(1, unit.crawl.records) * _INDEXED_WEIGHT
-    return unit.weight if unit.source.kind in SEVERAL_ROWS else 0
+        return _FILE_WEIGHT + unit.crawl.records * _INDEXED_WEIGHT
+    return _FILE_WEIGHT + unit.weight if unit.source.kind in SEVERAL_ROWS else 0
 
 
 def _merge(records: Sequence[PartRecord], total: int, output: Output, engine: Engine) -> int:

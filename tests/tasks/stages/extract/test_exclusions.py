@@ -2,6 +2,7 @@
 
 import contextlib
 import gzip
+import pickle
 import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -82,22 +83,25 @@ def expected(parts: Sequence[Sequence[InputRow]]) -> list[list[str]]:
 
 
 class Counted(Engine):
-    """Counts the tasks."""
+    """Counts the tasks, and the pickled bytes of what goes to them and comes back."""
 
-    tasks = 0
+    tasks = sent = received = 0
 
     def map(self, fn: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-        self.tasks += len(items)
-        yield from super().map(fn, items)
+        for index, result in super().map(fn, items):
+            self.tasks += 1
+            self.sent += len(pickle.dumps((fn, items[index])))
+            self.received += len(pickle.dumps(result))
+            yield index, result
 
 
 @pytest.mark.parametrize(
     ("group_weight", "range_rows", "fan", "tasks"),
     [
         (1 << 40, 1 << 20, 32, 1),  # one task reads and compares
-        (5_000, 1 << 20, 32, None),  # one range
+        (3_500_000, 1 << 20, 32, None),  # one range
         (1, 40, 32, None),
-        (5_000, 13, 3, None),
+        (3_500_000, 13, 3, None),
         (1, 7, 2, None),
     ],
 )
@@ -123,6 +127,27 @@ def test_any_groups_and_ranges_exclude_the_same_rows(
     assert tasks in (None, engine.tasks)
     assert exclude_rows(specs, units, output_in(tmp_path), done := Counted())
     assert done.tasks == 0, "what is committed is not made again"
+
+
+def test_what_the_stage_sends_and_gets_does_not_grow_with_the_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exclusions, "_GROUP_WEIGHT", 1)
+    engines = []
+    for rows in (2, 200):
+        (tmp_path / f"{rows:03}").mkdir()
+        for number in range(4):
+            data = b"".join(captures(random.Random(number), rows))
+            (tmp_path / f"{rows:03}" / f"{number}.warc.gz").write_bytes(data)
+        found = FileSource(name="web-archive", kind="warc", path=f"{tmp_path}/{rows:03}/*.warc.gz")
+        specs = specs_of(found)
+        output = output_in(tmp_path, f"{rows:03}")
+        exclude_rows(specs, [unit for spec in specs for unit in spec.payload.units], output, engine := Counted())
+        engines.append(engine)
+    few, many = engines
+    assert few.tasks == many.tasks == 4 + 1
+    assert many.sent < few.sent + 40, "numbers have more bytes"
+    assert many.received < few.received + 40
 
 
 def test_a_few_rows_take_one_more_task_and_files_of_one_row_none(tmp_path: Path, source: FileSource) -> None:
