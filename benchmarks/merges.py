@@ -1,13 +1,20 @@
-"""Bytes, requests and memory of the merge of the keys of many parts (`formats.documents.key_index`), by doublings.
+"""Bytes, requests and memory of the merge of the records of many parts (`core.range_merge`), by doublings.
 
-    python -m benchmarks.merges
+    python -m benchmarks.merges                 both
+    python -m benchmarks.merges keys            of the index (`formats.documents.key_index`)
+    python -m benchmarks.merges identities      of the first pass of `extract`
 
-Makes key files of 4,096 uniform keys per part and merges them in this process: once with each range reading the whole
-files of all parts ("flat", how the index was merged before), once level by level. Ranges have 65,536 keys, a 64th of
-those of the product, so a part is a 16th of a range, as with parts of 262,144 keys. Each run is a process of its own.
-`requests` are reads of files or byte ranges, as a remote store would get them. `exponents` are fits of log figure
+Keys: makes key files of 4,096 uniform keys per part and merges them in this process: once with each range reading the
+whole files of all parts ("flat", how the index was merged before), once level by level. Ranges have 65,536 keys, a 64th
+of those of the product, so a part is a 16th of a range, as with parts of 262,144 keys. Each run is a process of its
+own. `requests` are reads of files or byte ranges, as a remote store would get them. `exponents` are fits of log figure
 against log parts over all sizes, `doublings` are the exponents from one size to the next. Both ways must write the same
-bytes. Writes `merges.json`.
+bytes.
+
+Identities: finds the excluded rows among drawn identities, half of which are copies, with ranges of 65,536 rows, first
+for more parts of 4,096 rows, then for more rows in 64 parts. Each task is a process of its own, so `stage_mb` is the
+peak memory of the process of the stage alone, and `task_mb` that of the largest task (it begins as a copy of the
+stage's). Writes `merges.json`.
 """
 
 import json
@@ -18,12 +25,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
+from pathlib import Path
 from statistics import linear_regression
 from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import cost, keep, parser
+from benchmarks.harness import cost, keep, last, parser
 from tasks.core import ranges
 from tasks.core.artifact import ArtifactFolder, ArtifactId, PartRecord, content_of
 from tasks.core.engine import Engine
@@ -32,10 +40,20 @@ from tasks.core.range_merge import range_begin, range_count
 from tasks.core.stage import Output
 from tasks.core.store import Store
 from tasks.formats.documents import key_index
+from tasks.formats.documents.external_files import SourceFile
+from tasks.stages.extract.config import WARC, ExtractConfig, FileSource
+from tasks.stages.extract.first_pass import exclusions
+from tasks.stages.extract.first_pass.identity import Identity
+from tasks.stages.extract.sources import InputUnit
 
 KEYS = 4096
 RANGE_KEYS = 1 << 16
 PARTS = {"flat": (64, 128, 256, 512, 1024), "levels": (64, 128, 256, 512, 1024, 2048, 4096)}
+IDENTITIES = {
+    "more_parts": [(parts, KEYS) for parts in (64, 128, 256, 512, 1024)],
+    "more_rows": [(64, KEYS << doublings) for doublings in (0, 1, 2, 3, 4)],
+}
+"""Parts, and rows of a part."""
 FIGURES = ("bytes", "requests")
 
 
@@ -120,6 +138,81 @@ def measured(way: str, parts: int) -> dict[str, Any]:
     return {**figures, "cpu_s": round(run.cpu_s, 1), "peak_mb": round(run.peak_bytes / 1e6)}
 
 
+class Forked(Engine):
+    """Runs each task in a process of its own, and adds up what the tasks count.
+
+    Args:
+        counts: what the store counts in a process.
+    """
+
+    def __init__(self, counts: dict[str, int]) -> None:
+        self.counts, self.total = counts, dict.fromkeys(counts, 0)
+        self.task_bytes = 0
+
+    def map(self, fn: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        """See `Engine.map`."""
+        for index, item in enumerate(items):
+            reader, writer = os.pipe()
+            if not (child := os.fork()):
+                self.counts |= dict.fromkeys(self.counts, 0)
+                result = fn(item)
+                with open(writer, "wb") as file:
+                    pickle.dump((result, self.counts, peak_bytes()), file)
+                os._exit(0)
+            os.close(writer)
+            with open(reader, "rb") as file:
+                result, counts, peak = pickle.load(file)
+            os.waitpid(child, 0)
+            self.total = {name: count + counts[name] for name, count in self.total.items()}
+            self.task_bytes = max(self.task_bytes, peak)
+            yield index, result
+
+
+def peak_bytes() -> int:
+    """Returns the peak memory of this process, without that of its children."""
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024
+
+
+def identities_once(parts: int, rows: int) -> dict[str, Any]:
+    """Finds the excluded rows of some parts; returns counts and peaks."""
+    os.fsync = lambda fd: None
+    exclusions._RANGE_ROWS, exclusions._GROUP_WEIGHT = RANGE_KEYS, 1
+
+    def drawn(unit: InputUnit, *_: object) -> Iterator[Identity]:
+        pages = np.random.default_rng(int(unit.file.name)).integers(0, parts * rows // 2, rows).tolist()
+        for page in pages:
+            key = page * 0x9E3779B97F4A7C15 & (1 << 64) - 1
+            yield key, key.to_bytes(16, "little"), key, False
+
+    vars(exclusions)["unit_identities"] = drawn
+    source = FileSource(name="drawn", kind=WARC, path="/drawn/*")
+    units = [InputUnit(SourceFile(f"/drawn/{number}", str(number), 1), source) for number in range(parts)]
+    specs = [
+        PartSpec(f"part-{number:05d}", exclusions.PartInput(ExtractConfig(), (one,)))
+        for number, one in enumerate(units)
+    ]
+    engine = Forked(count_reads())
+    with tempfile.TemporaryDirectory() as root:
+        output = Output(Store(root), ArtifactId("bench/extracted", "dev"), "by-hand")
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins at the memory of now
+        before = peak_bytes()
+        found = exclusions.exclude_rows(specs, units, output, engine)
+        stage = peak_bytes()
+        reasons = [len(spec.payload.excluded.reasons()) for spec in found]
+    if reasons != [rows] * parts:
+        raise RuntimeError(f"{sum(reasons)} rows have a reason, not {parts * rows}")
+    peaks = {"start_mb": before, "stage_mb": stage, "task_mb": engine.task_bytes}
+    return {"parts": parts, "rows": rows, **engine.total} | {name: round(peak / 1e6) for name, peak in peaks.items()}
+
+
+def identities_measured(parts: int, rows: int) -> dict[str, Any]:
+    """Returns the figures of `identities_once` in a process of its own, whose processes are its tasks."""
+    run = cost([sys.executable, "-m", "benchmarks.merges", "--identities", str(parts), str(rows)])
+    figures: dict[str, Any] = json.loads(run.output.splitlines()[-1])
+    return {**figures, "cpu_s": round(run.cpu_s, 1)}
+
+
 def exponent(rows: Sequence[dict[str, Any]], figure: str) -> float:
     """Returns the slope of log figure over log parts."""
     parts, figures = ([math.log(row[name]) for row in rows] for name in ("parts", figure))
@@ -140,22 +233,37 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Measures both ways at all sizes."""
-    arguments = parser(__doc__)
-    arguments.add_argument("--one", nargs=2, metavar=("WAY", "PARTS"), help="one run in this process")
-    options = arguments.parse_args()
-    if options.one:
-        print(json.dumps(one(options.one[0], int(options.one[1]))))
-        return
+def keys_figures() -> dict[str, Any]:
+    """Measures both ways to merge keys at all sizes."""
     rows = {way: [measured(way, parts) for parts in sizes] for way, sizes in PARTS.items()}
     for flat, levels in zip(*rows.values(), strict=False):
         if flat.pop("content") != levels["content"]:
             raise RuntimeError(f"the index of {flat['parts']} parts has other bytes")
     for row in rows["levels"]:
         del row["content"]
-    figures = {way: summary(sizes) for way, sizes in rows.items()}
-    keep("merges", {"keys_per_part": KEYS, "keys_per_range": RANGE_KEYS, **figures})
+    return {way: summary(sizes) for way, sizes in rows.items()}
+
+
+def main() -> None:
+    """Measures the merges at all sizes."""
+    arguments = parser(__doc__)
+    arguments.add_argument("what", nargs="*", help="keys, identities; both by default")
+    arguments.add_argument("--one", nargs=2, metavar=("WAY", "PARTS"), help="one merge of keys in this process")
+    arguments.add_argument("--identities", nargs=2, type=int, metavar=("PARTS", "ROWS"), help="one run in this process")
+    options = arguments.parse_args()
+    if options.one:
+        print(json.dumps(one(options.one[0], int(options.one[1]))))
+        return
+    if options.identities:
+        print(json.dumps(identities_once(*options.identities)))
+        return
+    figures = {**last("merges"), "keys_per_part": KEYS, "keys_per_range": RANGE_KEYS}
+    if not options.what or "keys" in options.what:
+        figures |= keys_figures()
+    if not options.what or "identities" in options.what:
+        sizes = {way: [identities_measured(*size) for size in sizes] for way, sizes in IDENTITIES.items()}
+        figures["identities"] = {**sizes, "exponents": summary(sizes["more_parts"])["exponents"]}
+    keep("merges", figures)
 
 
 if __name__ == "__main__":

@@ -66,6 +66,11 @@ class Part:
         """Counts rows read."""
         self._in += n
 
+    @property
+    def rows_in(self) -> int:
+        """Rows counted as read."""
+        return self._in
+
     def count_out(self, n: int = 1) -> None:
         """Counts rows written with `file`; `table` counts its own."""
         self._out += n

@@ -11,8 +11,8 @@ of their own.
 
 Input rows are records with captured content, damaged positions of external WARC files, files, and rows of JSON and
 Parquet files; each gives one document or one rejection. In a file with text, a page that needs OCR is a row and a
-rejection of its own. A first pass reads only identities (for a crawl from the index of its WARC files), so that
-on any number of workers
+rejection of its own. A first pass (`first_pass`) reads only identities (for a crawl from the index of its WARC files),
+so that on any number of workers
 - the same URL with the same bytes is one document, however often it was captured: the first one in input order;
 - a page as rendered by a browser replaces the captures of its URL in the same source.
 
@@ -25,6 +25,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import chain, repeat
 
 import pyarrow as pa
 
@@ -39,9 +40,9 @@ from tasks.formats.hooks import Hooks
 from tasks.formats.web.url import host_of
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.extract.files import read_unit
+from tasks.stages.extract.first_pass.exclusions import EXCLUDED, PartInput, exclude_rows, leave_out
 from tasks.stages.extract.guard import MEMORY_BYTES, PATIENCE, ExtractionGuard, Outcome
 from tasks.stages.extract.html import check_installed
-from tasks.stages.extract.identity import PartInput, exclude_rows
 from tasks.stages.extract.parser import Parser, find_parser
 from tasks.stages.extract.part_files import OrderedDocuments, PagedFiles, write_documents
 from tasks.stages.extract.partitioning import arrange, divide, run_names
@@ -73,10 +74,9 @@ def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -
     part_inputs = [PartInput(config, tuple(part_units)) for part_units in parts]
     specs = list(map(PartSpec, part_names(len(parts)), part_inputs, run_names(parts)))
     names = [spec.name for spec in specs]
-    if not output.committed.keys() >= set(names):
-        specs = exclude_rows(specs, units, engine)
-    records = output.map_parts(engine, extract_part, specs)
+    records = output.map_parts(engine, extract_part, exclude_rows(specs, units, output, engine))
     records += returned_parts(index_of(inputs), tombstones_of(inputs), names, output, engine)
+    leave_out(output)
     documents = sum(record.rows_out for record in records)
     if not documents:
         reasons = sum((Counter(record.rejected) for record in records), Counter[str]())
@@ -152,9 +152,9 @@ def _refusal(part: Part, row: InputRow, outcome: Outcome, config: ExtractConfig)
 
 def _rows_to_extract(part_input: PartInput) -> Iterator[InputRow]:
     rows = (row for unit in part_input.units for row in read_unit(unit, part_input.config))
-    for number, row in enumerate(rows):
-        reason = part_input.excluded.get(number, "")
-        yield replace(row, refused=reason) if reason and not row.refused else row
+    reasons = part_input.excluded.reasons() if part_input.excluded else b""
+    for row, reason in zip(rows, chain(reasons, repeat(0)), strict=False):
+        yield replace(row, refused=EXCLUDED[reason]) if reason and not row.refused else row
 
 
 def _document(row: InputRow, content: Content) -> dict[str, object]:

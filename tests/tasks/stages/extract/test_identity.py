@@ -1,4 +1,4 @@
-"""Contract of tasks.stages.extract.identity: the index of a crawl replaces a first reading of its WARC files."""
+"""Contract of extract.first_pass.identity: the index of a crawl replaces a first reading of its WARC files."""
 
 import io
 from collections import Counter
@@ -23,7 +23,7 @@ from tasks.stages.crawl.storage.fetchlist import EarlierCapture
 from tasks.stages.crawl.storage.warc import WarcWriter
 from tasks.stages.extract.captures import read_warc
 from tasks.stages.extract.config import ExtractConfig, FileSource
-from tasks.stages.extract.identity import indexed_identities, row_identities
+from tasks.stages.extract.first_pass.identity import indexed_identities, row_identities
 from tasks.stages.extract.sources import InputUnit
 from tests.tasks.stages.extract.conftest import page, record
 
