@@ -67,7 +67,8 @@ class Row:
         """Returns why the stage does not fit, and how many pages would."""
         limit, pages = self.corpus.memory, self.corpus.pages
         if self.own <= limit:
-            return f"{self.need.stage} does not fit: a worker needs {_size(self.need.worker or 0)}, and the limit is {_size(limit)}"
+            worker = _size(self.need.worker or 0)
+            return f"{self.need.stage} does not fit: a worker needs {worker}, and the limit is {_size(limit)}"
         cause, most = max(self.need.own.items(), key=lambda item: item[1])
         return (
             f"{self.need.stage} does not fit: its process needs {_size(self.own)}, and the limit is {_size(limit)}; "
@@ -82,9 +83,10 @@ class Row:
             _count(work.parts),
             *(NOT_MEASURED if one is None else _count(one) for one in (work.put, work.get, work.head, work.listed)),
             *map(_size_or_not, (work.read, work.written)),
-            NOT_MEASURED if self.prefixes is None else f"{self.prefixes:,}",
-            NOT_MEASURED if self.hours is None else "<0.01" if self.hours < 0.01 else _count(self.hours),
+            NOT_MEASURED if self.prefixes is None else f"{'<' * self.need.at_least}{self.prefixes:,}",
+            NOT_MEASURED if self.hours is None else f"{'>' * self.need.at_least}{_count(self.hours)}",
             memory if self.fits else f"{memory} (!)",
+            _size(self.need.record) if self.need.record else "",
             _count(self.need.alone),
         )
 
@@ -102,9 +104,12 @@ class Row:
             "written_bytes": work.written,
             "prefixes": self.prefixes,
             "worker_hours": self.hours,
+            "worker_hours_are_a_lower_bound": self.need.at_least,
             "memory_bytes": self.memory,
             "memory_of_own_process": self.need.own,
             "memory_of_worker": self.need.worker,
+            "record_bytes": self.need.record,
+            "requests_to_resume": work.parts * unit("requests_resume"),
             "requests_one_by_one": self.need.alone,
             "bytes_through_own_process": self.need.through,
             "fits": self.fits,
@@ -113,7 +118,7 @@ class Row:
 
 _HEAD = (
     *("stage", "parts", "PUT", "GET", "HEAD", "LIST", "read", "written", "prefixes", "worker-hours"),
-    *("largest process", "one by one"),
+    *("largest process", "record", "one by one"),
 )
 
 
@@ -151,8 +156,9 @@ class ScalePlan:
                 "",
                 first.why() if first else f"every stage fits into {_size(corpus.memory)} a process",
                 self._advice(),
-                f"Assumed: {KNOWN_PER_PAGE} URLs known per page, one cycle of the crawl. Texts and tokens without "
-                f"compression. {NOT_MEASURED}: no benchmark has this figure.",
+                f"Assumed: {KNOWN_PER_PAGE} URLs known per page, one cycle of the crawl, every page gives a document, "
+                "texts and tokens without compression.",
+                f"{NOT_MEASURED}: no benchmark has the figure. > and <: without the time to open the runs of all parts.",
             ]
         )
 
@@ -267,4 +273,6 @@ def _scaled(value: float, blank: str) -> str:
 
 
 def _digits(value: float) -> str:
-    return f"{value:,.0f}" if value >= 99.95 or value == int(value) else f"{value:.3g}"
+    if value >= 99.95 or value == int(value):
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if value >= 0.1 else f"{value:.1g}"

@@ -147,8 +147,10 @@ class Need:
         cpu_s: CPU-seconds of all workers; None if not measured.
         own: bytes of memory of its process, by cause.
         worker: bytes of memory of a worker; None if not measured.
+        record: bytes of the record of its artifact, the largest one if it has several.
         alone: requests that one process makes one after another.
         through: bytes of the store that its process reads itself.
+        at_least: whether `cpu_s` leaves out the opening of runs, which is not measured and grows with parts x buckets.
     """
 
     stage: str
@@ -156,8 +158,10 @@ class Need:
     cpu_s: float | None
     own: dict[str, float] = field(default_factory=dict)
     worker: float | None = None
+    record: float = 0
     alone: float = 0
     through: float = 0
+    at_least: bool = False
 
 
 RECORDS = "records of parts"
@@ -169,8 +173,8 @@ def _tasks(
     parts: float, reads: float, writes: float, read: float | None, written: float | None, records: int = 1
 ) -> Work:
     """Returns the work of `parts` that each read and write so many files, and publish so many records."""
-    files = parts * (writes + records)
-    return Work(parts, files * unit("requests_written"), parts * reads, parts * reads, 0, read, written)
+    put = parts * (writes + records) * unit("put_written")
+    return Work(parts, put, parts * reads * unit("get_read"), parts * reads * unit("head_read"), 0, read, written)
 
 
 def _commit(parts: float, files: float) -> Work:
@@ -185,7 +189,7 @@ def _exchange(corpus: Corpus, tasks: float, runs: float, record_bytes: float, co
     """
     size = count * record_bytes
     fetching = min(corpus.workers, tasks) if size <= CACHE_BYTES else tasks
-    return Work(head=tasks * runs, get=fetching * runs, read=fetching * size)
+    return Work(head=tasks * runs * unit("head_read"), get=fetching * runs * unit("get_read"), read=fetching * size)
 
 
 def _merge(keys: float, parts: float) -> tuple[Work, float]:
@@ -216,6 +220,11 @@ def _opened(parts: float, files: float) -> float:
     return parts * (unit("read_part") + files * unit("read_file"))
 
 
+def _record(parts: float, files: float) -> float:
+    """Returns the bytes of the record of an artifact."""
+    return parts * (unit("record_part") + files * unit("record_file"))
+
+
 def generate(corpus: Corpus) -> Need:
     """A fetch list for each partition."""
     work = Work(corpus.partitions, *[None] * 6)
@@ -229,7 +238,7 @@ def fetch(corpus: Corpus) -> Need:
     work = _tasks(files, 0, 4, None, corpus.warc_bytes) + _commit(files, 4 * files)
     own = {RECORDS: _committed(files / corpus.partitions, 4)}
     worker = unit("fetch_memory") + corpus.pages / corpus.partitions * unit("listed_memory")
-    return Need("fetch", work, corpus.pages / unit("fetch_pages"), own, worker)
+    return Need("fetch", work, corpus.pages / unit("fetch_pages"), own, worker, _record(files / corpus.partitions, 4))
 
 
 def update(corpus: Corpus) -> Need:
@@ -259,7 +268,9 @@ def extract(corpus: Corpus) -> Need:
         + _commit(parts, 2 * parts)
     )
     own = {IDENTITIES: corpus.pages * unit("identity_memory"), RECORDS: _committed(parts, 2)}
-    return Need("extract", work, corpus.pages * corpus.html_bytes / unit("extract_speed"), own)
+    return Need(
+        "extract", work, corpus.pages * corpus.html_bytes / unit("extract_speed"), own, record=_record(parts, 2)
+    )
 
 
 def annotate(corpus: Corpus) -> Need:
@@ -269,7 +280,7 @@ def annotate(corpus: Corpus) -> Need:
     for _ in range(groups):
         work += _commit(parts, parts)
     own = {RECORDS: _opened(parts, 2) + groups * _committed(parts, 1)}
-    return Need("annotate", work, corpus.text / unit("annotate_speed"), own)
+    return Need("annotate", work, corpus.text / unit("annotate_speed"), own, record=_record(parts, 1))
 
 
 def dedup(corpus: Corpus) -> Need:
@@ -295,7 +306,7 @@ def dedup(corpus: Corpus) -> Need:
         (of_clusters, 1, of_texts + of_pairs, LINK, links),  # clusters
         (of_verdicts, 3, of_clusters, LABELED, links),  # pairs
         (of_texts, 1, parts, CAPTURE, documents),  # recaptured
-        (parts, 2, of_verdicts + of_texts, VERDICT, links),  # <part>
+        (parts, 3, of_verdicts + of_texts, VERDICT, links),  # <part>
     ):
         work += _tasks(tasks, 0, writes, 0, 0) + _exchange(corpus, tasks, runs, dtype.itemsize, records)
     # Shingles: the texts again. Verify: the sets of the parts in which the texts of its pairs are.
@@ -303,11 +314,11 @@ def dedup(corpus: Corpus) -> Need:
     work += Work(get=parts + sets, head=parts + sets, read=corpus.text)
     work += Work(get=2 * parts, head=2 * parts)  # audit: two tables of each part
     tasks = work.parts
-    work += _commit(tasks, 8 * parts + 4 * (tasks - 3 * parts))
-    own = {RECORDS: _opened(parts, 2) + _opened(parts, 1) + _committed(parts, 8) + _committed(tasks - parts, 0)}
+    work += _commit(tasks, 9 * parts + 4 * (tasks - 3 * parts))
+    own = {RECORDS: _opened(parts, 2) + _opened(parts, 1) + _committed(parts, 9) + _committed(tasks - parts, 0)}
     cpu = documents * unit("dedup_cpu") * corpus.text_bytes / unit("dedup_text")
     worker = unit("dedup_memory") * max(1.0, documents / parts / _PER_RUN_PARTS)
-    return Need("dedup", work, cpu, own, worker, alone=4 * parts)
+    return Need("dedup", work, cpu, own, worker, _record(2 * parts, 3.5), alone=4 * parts, at_least=True)
 
 
 def consolidate(corpus: Corpus) -> Need:
@@ -334,7 +345,8 @@ def consolidate(corpus: Corpus) -> Need:
         + _committed(parts, 9)
         + _committed(parts + buckets + runs, 1)
     }
-    return Need("consolidate", work, corpus.pages * unit("consolidate_cpu"), own, alone=12 * parts)
+    cpu = corpus.pages * unit("consolidate_cpu")
+    return Need("consolidate", work, cpu, own, None, _record(parts, 9), 12 * parts, at_least=True)
 
 
 def tokenizer(corpus: Corpus) -> Need:
@@ -360,7 +372,7 @@ def encode(corpus: Corpus) -> Need:
     )
     work += _commit(work.parts - parts, 10 * parts)
     own = {RECORDS: _opened(parts, 9) + _committed(parts, 10) + _committed(runs, 1)}
-    return Need("encode", work, text / unit("encode_speed"), own, alone=parts)
+    return Need("encode", work, text / unit("encode_speed"), own, None, _record(parts, 10), parts)
 
 
 def pack(corpus: Corpus) -> Need:
@@ -388,7 +400,8 @@ def _over_shards(
     work = _tasks(tasks, 0, writes, 2 * corpus.token_bytes, written)
     work += Work(get=2 * shards, head=2 * shards) + _commit(tasks, writes * tasks)
     own = {RECORDS: _opened(corpus.parts, 10) + _committed(tasks, writes)}
-    return Need(stage, work, cpu_s, own, worker, alone=2 * shards, through=corpus.token_bytes)
+    record = _record(tasks, writes)
+    return Need(stage, work, cpu_s, own, worker, record, 2 * shards, corpus.token_bytes)
 
 
 STAGES: tuple[Callable[[Corpus], Need], ...] = (

@@ -156,10 +156,9 @@ UNITS = {
     "record_part": Unit(184, "bytes of a part in the record of an artifact, without files", COUNTED),
     "record_file": Unit(188, "bytes of a file in the record of an artifact", COUNTED),
     # Requests.
-    "requests_read": Unit(2, "requests of a worker for a file that it reads: HEAD and GET", COUNTED_ON_S3),
-    "requests_written": Unit(
-        1, "requests of a worker for a file that it writes, and for the record of a part", COUNTED_ON_S3
-    ),
+    "head_read": Unit(1, "HEAD of a worker for a file that it reads, each time", COUNTED_ON_S3),
+    "get_read": Unit(1, "GET of a worker for a file that it reads, once on a machine", COUNTED_ON_S3),
+    "put_written": Unit(1, "PUT of a worker for a file that it writes, and for the record of a part", COUNTED_ON_S3),
     "requests_resume": Unit(1.03, "requests for a part when a killed stage resumes", COUNTED_ON_S3),
 }
 

@@ -1,4 +1,4 @@
-"""The plan of a corpus: units are those of benchmarks, needs grow with pages, and the first stage that fails is named."""
+"""The plan of a corpus: units are those of benchmarks, needs grow with pages, the first stage that fails is named."""
 
 import functools
 import hashlib
