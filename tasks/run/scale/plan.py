@@ -77,7 +77,7 @@ class Row:
 
     def cells(self) -> tuple[str, ...]:
         """Returns the row of the table."""
-        work, memory = self.need.work, _size_or_not(self.memory)
+        work, memory = self.need.work, f"{'>' * (self.need.worker is None)}{_size_or_not(self.memory)}"
         return (
             self.need.stage,
             _count(work.parts),
@@ -158,7 +158,8 @@ class ScalePlan:
                 self._advice(),
                 f"Assumed: {KNOWN_PER_PAGE} URLs known per page, one cycle of the crawl, every page gives a document, "
                 "texts and tokens without compression.",
-                f"{NOT_MEASURED}: no benchmark has the figure. > and <: without the time to open the runs of all parts.",
+                f"{NOT_MEASURED}: no benchmark has the figure. > and <: nor has one the memory of the stage's workers, "
+                "or the time to open the runs of all parts.",
             ]
         )
 

@@ -30,7 +30,8 @@ _LISTED, _DELETED = 1000, 1000
 """Files of a page of a listing, and of one request that removes files."""
 _PACKED_TOKENS = 2**28
 _RANGE_KEYS, _FAN = 1 << 22, 32
-_PER_RUN_PARTS = 10_000
+_MEASURED_PER_PART = 10_000
+"""Documents of a part in the benchmark of dedup."""
 _ROUNDS = 2
 """Rounds of large-star and small-star on real copies."""
 
@@ -146,7 +147,7 @@ class Need:
         work: its tasks, with its own reads.
         cpu_s: CPU-seconds of all workers; None if not measured.
         own: bytes of memory of its process, by cause.
-        worker: bytes of memory of a worker; None if not measured.
+        worker: bytes of memory of a worker; None if not measured, 0 if its process does the work itself.
         record: bytes of the record of its artifact, the largest one if it has several.
         alone: requests that one process makes one after another.
         through: bytes of the store that its process reads itself.
@@ -249,7 +250,7 @@ def update(corpus: Corpus) -> Need:
         RECORDS: _opened(files, 4),
         "URLs of a partition": corpus.known / corpus.partitions * unit("update_memory"),
     }
-    return Need("update", work, corpus.known * unit("update_cpu"), own)
+    return Need("update", work, corpus.known * unit("update_cpu"), own, worker=0)
 
 
 def publish(corpus: Corpus) -> Need:
@@ -317,7 +318,7 @@ def dedup(corpus: Corpus) -> Need:
     work += _commit(tasks, 9 * parts + 4 * (tasks - 3 * parts))
     own = {RECORDS: _opened(parts, 2) + _opened(parts, 1) + _committed(parts, 9) + _committed(tasks - parts, 0)}
     cpu = documents * unit("dedup_cpu") * corpus.text_bytes / unit("dedup_text")
-    worker = unit("dedup_memory") * max(1.0, documents / parts / _PER_RUN_PARTS)
+    worker = unit("dedup_memory") * max(1.0, documents / parts / _MEASURED_PER_PART)
     return Need("dedup", work, cpu, own, worker, _record(2 * parts, 3.5), alone=4 * parts, at_least=True)
 
 

@@ -164,6 +164,12 @@ def test_the_command_prints_text_and_json_and_says_what_is_not_measured(capsys: 
     assert answer["units"]["dedup_cpu"]["source"] == "dedup_scale"
 
 
+@pytest.mark.parametrize("pages", ["1e6", "1e8", "1e10"])
+def test_the_documentation_shows_what_the_command_prints(pages: str) -> None:
+    shown = f"```\n$ sluice plan --pages {pages}\n{plan_corpus(float(pages)).text()}\n```"
+    assert shown in (ROOT / "docs/scale.md").read_text(), "copy the output of the command into docs/scale.md"
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
