@@ -303,8 +303,9 @@ def dedup(corpus: Corpus) -> Need:
         (of_bands, 2, parts, BAND, bands),  # candidates
         (parts, 2, of_bands, ROW_ID, 2 * found),  # shingle
         (of_pairs, 4, of_bands, PAIR, found),  # verify
-        *((of_edges, 1, of_edges, EDGE, 2 * verified),) * (2 * _ROUNDS),  # large, small
-        (of_clusters, 1, of_texts + of_pairs, LINK, links),  # clusters
+        (of_edges, 1, of_pairs, EDGE, 2 * verified),  # the first large-star
+        *((of_edges, 1, of_edges, EDGE, 2 * verified),) * (2 * _ROUNDS - 1),  # large, small
+        (of_clusters, 1, of_texts + of_pairs + of_edges, LINK, links),  # clusters
         (of_verdicts, 3, of_clusters, LABELED, links),  # pairs
         (of_texts, 1, parts, CAPTURE, documents),  # recaptured
         (parts, 3, of_verdicts + of_texts, VERDICT, links),  # <part>
