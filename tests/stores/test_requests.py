@@ -1,5 +1,6 @@
 """Requests that a large artifact costs: a resume, a removal, a verification, its versions; on every store the same."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +16,7 @@ from tasks.core.errors import InputError, StoreError
 from tasks.core.ledger import versions_of
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
+from tasks.run.scale.units import unit
 from tests.s3_server import S3Server
 from tests.stores.conftest import ON_EMULATORS, Place
 
@@ -60,9 +62,34 @@ Cost = Callable[[Callable[[], Any]], int]
 def test_a_resume_on_s3_costs_one_request_for_each_part(s3_store: Store, cost: Cost) -> None:
     made = begun(s3_store).committed
     resumed: list[Output] = []
-    assert cost(lambda: resumed.append(Output(s3_store, ADDRESS, "1" * 64))) <= 1.1 * PARTS
+    requests = cost(lambda: resumed.append(Output(s3_store, ADDRESS, "1" * 64)))
+    assert requests / PARTS == pytest.approx(unit("requests_resume"), rel=0.01)
     assert list(resumed[0].committed.items()) == list(made.items())
     assert cost(lambda: Output(s3_store, ADDRESS, "2" * 64)) <= 1.1 * PARTS  # removes them
+
+
+def test_a_worker_on_s3_sends_two_requests_for_a_file_that_it_reads_and_one_for_a_file_or_record_that_it_writes(
+    s3: S3Server, s3_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, output = committed(s3_store, 8).folder, Output(s3_store, ArtifactId("demo/words", "a"), "2" * 64)
+    answer, sent = s3.faults.app, Counter[str]()
+
+    def counting(environ: dict[str, Any], start: Any) -> Iterable[bytes]:
+        sent[environ["REQUEST_METHOD"]] += 1
+        return answer(environ, start)
+
+    monkeypatch.setattr(s3.faults, "app", counting)
+    for number in range(8):
+        with output.part(f"part-{number:05}", conserved=False) as part:
+            source.local(f"0/{part.name}.bin")
+            for folder in range(FILES):
+                part.write(f"{folder}/{part.name}.bin", b"1")
+    read, written = 8, 8 * (FILES + 1)
+    heads, gets, puts = (unit(name) for name in ("head_read", "get_read", "put_written"))
+    assert sent == {"HEAD": read * heads, "GET": read * gets, "PUT": written * puts}
+    for number in range(8):
+        source.local(f"0/part-{number:05}.bin")  # as another task does on this machine
+    assert sent == {"HEAD": 2 * read * heads, "GET": read * gets, "PUT": written * puts}
 
 
 def test_a_commit_on_s3_removes_what_was_left_out_at_once(s3_store: Store, cost: Cost) -> None:

@@ -42,18 +42,19 @@ class Command:
         """Adds the command's parser to the subparsers `commands` and returns it."""
         parser: argparse.ArgumentParser = commands.add_parser(self.name, help=self.help, description=self.help)
         if self.recipe:
-            parser.add_argument(
-                "--recipe", required=True, help="name in dags/recipes, path of a .toml file, or JSON text"
-            )
-            parser.add_argument("--version", default="", help="version of the artifacts; default: the recipe's")
-            parser.add_argument(
-                "--set", action="append", default=[], metavar="KEY=VALUE", help="override a field, as in TOML"
-            )
+            recipe_arguments(parser, required=True)
         self.arguments(parser)
         if self.json:
             parser.add_argument("--json", action="store_true", help="print JSON")
         parser.set_defaults(run=self.run)
         return parser
+
+
+def recipe_arguments(parser: argparse._ActionsContainer, *, required: bool) -> None:
+    """Adds --recipe, --version and --set."""
+    parser.add_argument("--recipe", required=required, help="name in dags/recipes, path of a .toml file, or JSON text")
+    parser.add_argument("--version", default="", help="version of the artifacts; default: the recipe's")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a field, as in TOML")
 
 
 def on_store(function: Run) -> Callable[[argparse.Namespace], int | None]:

@@ -1,9 +1,9 @@
-"""Commands about models: the plan of a training, models in, models and tokens out."""
+"""Commands about models: the plan of a training or of a corpus, models in, models and tokens out."""
 
 import argparse
 from typing import TYPE_CHECKING
 
-from tasks.run.commands.command import Command, on_store, show, version_of
+from tasks.run.commands.command import Command, on_store, recipe_arguments, show, version_of
 
 if TYPE_CHECKING:
     from tasks.core.store import Store
@@ -12,16 +12,55 @@ if TYPE_CHECKING:
 TITLE = "train"
 
 
-def _plan(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
+_TRAINING = ("recipe", "version", "set", "model", "tuned")
+_CORPUS = ("pages", "html_bytes", "text_bytes", "part_mb", "workers", "memory_gb")
+
+
+def _plan(options: argparse.Namespace) -> None:
+    from tasks.core.errors import InputError
+
+    training = [name for name in _TRAINING if getattr(options, name)]
+    corpus = [name for name in _CORPUS if getattr(options, name) is not None]
+    if foreign := training if "pages" in corpus else corpus:
+        option = f"--{foreign[0].replace('_', '-')}"
+        raise InputError(f"{option} is not an option of this plan", "name either --recipe or --pages")
+    if corpus:
+        _plan_corpus(options)
+    elif "recipe" in training:
+        on_store(_plan_training)(options)
+    else:
+        raise InputError("there is nothing to plan", "name the --recipe of a training, or the --pages of a corpus")
+
+
+def _plan_training(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
     from tasks.run.forecast import plan
 
     answer = plan(recipe, store, version_of(recipe, options), options.model, options.tuned)
     show(options, answer.to_json(), answer.text)
 
 
+def _plan_corpus(options: argparse.Namespace) -> None:
+    from tasks.run.scale.plan import plan_corpus
+
+    answer = plan_corpus(**{name: getattr(options, name) for name in _CORPUS})
+    show(options, answer.to_json(), answer.text)
+
+
 def _plan_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--model", default="", help="config.json of another model whose training to plan")
-    command.add_argument("--tuned", action="store_true", help="the fine-tuning, of a recipe that also trains a model")
+    training = command.add_argument_group("of a training")
+    recipe_arguments(training, required=False)
+    training.add_argument("--model", default="", help="config.json of another model whose training to plan")
+    training.add_argument("--tuned", action="store_true", help="the fine-tuning, of a recipe that also trains a model")
+    corpus = command.add_argument_group("of a corpus, from the crawl to the packed tokens")
+    for name, text in (
+        ("pages", "pages to capture, such as 10e9"),
+        ("html-bytes", "bytes of HTML of a page; default: the mean of archived pages"),
+        ("text-bytes", "bytes of text of a page; default: the mean of texts in five domains"),
+        ("part-mb", "size of a part in MB; default: the smallest one that fits"),
+        ("workers", "processes that make parts; default: 100"),
+        ("memory-gb", "memory of a process in GB; default: 64"),
+    ):
+        corpus.add_argument(f"--{name}", type=float, help=text)
 
 
 def _export(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
@@ -79,7 +118,7 @@ def _reject_arguments(command: argparse.ArgumentParser) -> None:
 
 
 COMMANDS = (
-    Command("plan", "memory, time and cost of the training, and the run", on_store(_plan), _plan_arguments, json=True),
+    Command("plan", "cost of a training, or of a corpus (--pages)", _plan, _plan_arguments, recipe=False, json=True),
     Command("reject", "reject the mixture of a version", on_store(_reject), _reject_arguments),
     Command("export", "tokens or the model, in the formats of others", on_store(_export), _export_arguments),
     Command(

@@ -77,7 +77,7 @@ def test_random_letters_are_dropped_because_none_of_their_words_recurs(language:
 
 def test_prose_whose_words_are_long_is_not_taken_for_random_letters(shared_data: Path) -> None:
     texts = [page for language in ("fi", "ko", "tr", "ta") for page in pages(shared_data, language)]
-    assert len(texts) > 8
+    assert len(texts) >= 8
     assert not [text for text in texts if "gopher_quality_no_words" in verdict(text, "xx")]
 
 

@@ -1,0 +1,423 @@
+"""What each stage needs for a corpus: requests, bytes, CPU time, and memory of its own process and of its workers.
+
+The numbers of parts, files and reads follow the code of the stages; what a unit of them costs is measured (`units`). A
+figure without a measurement is None. Texts and tokens are counted without compression, and every page gives a document,
+so bytes are upper bounds. The stages have their default settings, one source, and a store on S3.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+
+from tasks.formats.dedup.dedup_index import BAND, CAPTURE, TEXT
+from tasks.formats.documents.key_index import KEY, PART_KEY
+from tasks.run.scale.units import unit
+from tasks.stages.annotate import AnnotateConfig
+from tasks.stages.consolidate.resolve import DROPPED, MEMBER
+from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.dedup import DedupConfig
+from tasks.stages.dedup.workspace import EDGE, LABELED, LINK, PAIR, ROW_ID, VERDICT
+from tasks.stages.extract.sources import PACKED_WEIGHT
+from tasks.stages.spans import SpansConfig
+from tasks.stages.tokens import TokenizerConfig
+
+KNOWN_PER_PAGE = 2
+"""URLs known per page. Not measured: the assumption of `benchmarks.crawl_plan`."""
+_URLS_PER_PARTITION, _MOST_PARTITIONS = 10e6, 1024
+CACHE_BYTES = 50e9
+"""Default of SLUICE_CACHE_GB: above it, each task fetches again what it reads."""
+_LISTED, _DELETED = 1000, 1000
+"""Files of a page of a listing, and of one request that removes files."""
+_PACKED_TOKENS = 2**28
+_RANGE_KEYS, _FAN = 1 << 22, 32
+_MEASURED_PER_PART = 10_000
+"""Documents of a part in the benchmark of dedup."""
+_ROUNDS = 2
+"""Rounds of large-star and small-star on real copies."""
+
+
+def _default(config: type, name: str) -> float:
+    return float(config.model_fields[name].default)  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The corpus to plan.
+
+    Attributes:
+        pages: captures, in one cycle of the crawl.
+        html_bytes: of a page, uncompressed.
+        text_bytes: of the document of a page.
+        part_bytes: `[extract] part_bytes`.
+        workers: processes that make parts, one a machine.
+        memory: bytes that a process may have.
+    """
+
+    pages: float
+    html_bytes: float
+    text_bytes: float
+    part_bytes: float
+    workers: float
+    memory: float
+
+    @property
+    def warc_bytes(self) -> float:
+        """Bytes of all WARC files."""
+        return self.pages * self.html_bytes * unit("warc_share")
+
+    @property
+    def warc_files(self) -> float:
+        """WARC files."""
+        return math.ceil(self.pages / _default(CrawlConfig, "warc_pages_per_file"))
+
+    @property
+    def partitions(self) -> float:
+        """Partitions of the crawl DB."""
+        return min(math.ceil(self.known / _URLS_PER_PARTITION), _MOST_PARTITIONS)
+
+    @property
+    def known(self) -> float:
+        """URLs in the crawl DB."""
+        return self.pages * KNOWN_PER_PAGE
+
+    @property
+    def parts(self) -> float:
+        """Parts of the documents, as `[extract] part_bytes` divides the WARC files."""
+        return math.ceil(PACKED_WEIGHT * self.warc_bytes / self.part_bytes)
+
+    @property
+    def text(self) -> float:
+        """Bytes of all texts."""
+        return self.pages * self.text_bytes
+
+    @property
+    def kept(self) -> float:
+        """Documents that filters and deduplication keep."""
+        return self.pages * unit("kept_share")
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of the kept documents."""
+        return self.kept * self.text_bytes / unit("bytes_per_token")
+
+    @property
+    def token_bytes(self) -> float:
+        """Bytes of the token shards, for a vocabulary of up to 65,536 entries."""
+        return 2 * self.tokens
+
+
+@dataclass(frozen=True)
+class Work:
+    """Parts, requests and bytes of some tasks; None is not measured, and a sum with None is None.
+
+    Attributes:
+        parts: tasks.
+        put: PUT, and POST that removes files.
+        get: GET.
+        head: HEAD.
+        listed: LIST.
+        read: bytes read.
+        written: bytes written.
+    """
+
+    parts: float = 0
+    put: float | None = 0
+    get: float | None = 0
+    head: float | None = 0
+    listed: float | None = 0
+    read: float | None = 0
+    written: float | None = 0
+
+    def __add__(self, other: "Work") -> "Work":
+        names = [one.name for one in fields(self) if one.name != "parts"]
+        sums = {name: _sum(getattr(self, name), getattr(other, name)) for name in names}
+        return Work(parts=self.parts + other.parts, **sums)
+
+
+def _sum(one: float | None, two: float | None) -> float | None:
+    return None if one is None or two is None else one + two
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a stage needs.
+
+    Attributes:
+        stage: its name.
+        work: its tasks, with its own reads.
+        cpu_s: CPU-seconds of all workers; None if not measured.
+        own: bytes of memory of its process, by cause.
+        worker: bytes of memory of a worker; None if not measured, 0 if its process does the work itself.
+        record: bytes of the record of its artifact, the largest one if it has several.
+        alone: requests that one process makes one after another.
+        through: bytes of the store that its process reads itself.
+        at_least: whether `cpu_s` leaves out the opening of runs, which is not measured and grows with parts x buckets.
+    """
+
+    stage: str
+    work: Work
+    cpu_s: float | None
+    own: dict[str, float] = field(default_factory=dict)
+    worker: float | None = None
+    record: float = 0
+    alone: float = 0
+    through: float = 0
+    at_least: bool = False
+
+
+RECORDS = "records of parts"
+IDENTITIES = "identities of all pages"
+CANDIDATES = "candidates of the sample"
+
+
+def _tasks(
+    parts: float, reads: float, writes: float, read: float | None, written: float | None, records: int = 1
+) -> Work:
+    """Returns the work of `parts` that each read and write so many files, and publish so many records."""
+    put = parts * (writes + records) * unit("put_written")
+    return Work(parts, put, parts * reads * unit("get_read"), parts * reads * unit("head_read"), 0, read, written)
+
+
+def _commit(parts: float, files: float) -> Work:
+    """Returns the requests of a commit: a listing of files and records, their removal, and the record."""
+    return Work(put=parts / _DELETED + 1, listed=(files + 2 * parts) / _LISTED)
+
+
+def _exchange(corpus: Corpus, tasks: float, runs: float, record_bytes: float, count: float) -> Work:
+    """Returns the reads of tasks that each read a range of every run; `count` records in all runs.
+
+    A worker looks up each run for each task. It fetches the whole run once, unless all runs do not fit into its cache.
+    """
+    size = count * record_bytes
+    fetching = min(corpus.workers, tasks) if size <= CACHE_BYTES else tasks
+    return Work(head=tasks * runs * unit("head_read"), get=fetching * runs * unit("get_read"), read=fetching * size)
+
+
+def _merge(keys: float, parts: float) -> tuple[Work, float]:
+    """Returns the work of a merge of keys (`tasks.core.range_merge`), and its number of runs."""
+    ranges = max(1, math.ceil(keys / _RANGE_KEYS))
+    source, merged = keys * PART_KEY.itemsize, keys * KEY.itemsize
+    if ranges == 1:
+        return Work(1, 3, parts, read=source, written=merged), 0
+    levels = max(1, math.ceil(math.log(ranges, _FAN)))
+    runs = ranges * levels
+    pieces = 2 * min(ranges, _FAN) * runs
+    return Work(
+        runs + ranges,
+        2 * runs + 3 * ranges,
+        parts + pieces,
+        read=source + levels * merged,
+        written=(levels + 1) * merged,
+    ), runs
+
+
+def _committed(parts: float, files: float) -> float:
+    """Returns the memory of the records of parts that a stage writes, at its commit."""
+    return parts * (unit("committed_part") + files * unit("committed_file"))
+
+
+def _opened(parts: float, files: float) -> float:
+    """Returns the memory of the records of an input."""
+    return parts * (unit("read_part") + files * unit("read_file"))
+
+
+def _record(parts: float, files: float) -> float:
+    """Returns the bytes of the record of an artifact."""
+    return parts * (unit("record_part") + files * unit("record_file"))
+
+
+def generate(corpus: Corpus) -> Need:
+    """A fetch list for each partition."""
+    work = Work(corpus.partitions, *[None] * 6)
+    worker = corpus.known / corpus.partitions * unit("generate_memory")
+    return Need("generate", work, corpus.known * unit("generate_cpu"), worker=worker)
+
+
+def fetch(corpus: Corpus) -> Need:
+    """WARC files, each with index, log and links."""
+    files = corpus.warc_files
+    work = _tasks(files, 0, 4, None, corpus.warc_bytes) + _commit(files, 4 * files)
+    own = {RECORDS: _committed(files / corpus.partitions, 4)}
+    worker = unit("fetch_memory") + corpus.pages / corpus.partitions * unit("listed_memory")
+    return Need("fetch", work, corpus.pages / unit("fetch_pages"), own, worker, _record(files / corpus.partitions, 4))
+
+
+def update(corpus: Corpus) -> Need:
+    """A generation of the crawl DB; each partition reads the link files of all segments, whose records it opens."""
+    files = corpus.warc_files
+    work = Work(corpus.partitions, None, corpus.partitions * (files + corpus.partitions), None, None, None, None)
+    own = {
+        RECORDS: _opened(files, 4),
+        "URLs of a partition": corpus.known / corpus.partitions * unit("update_memory"),
+    }
+    return Need("update", work, corpus.known * unit("update_cpu"), own, worker=0)
+
+
+def publish(corpus: Corpus) -> Need:
+    """One index of the cycle, by one process that reads index and log of every WARC file."""
+    files = corpus.warc_files
+    work = Work(1, None, 2 * files, files, None, None, None)
+    return Need("publish", work, None, {RECORDS: _opened(files, 4)}, alone=3 * files)
+
+
+def extract(corpus: Corpus) -> Need:
+    """Documents; a first pass brings the identity of each page into the process of the stage."""
+    parts, files = corpus.parts, corpus.warc_files
+    work = (
+        _tasks(parts, 0, 2, corpus.warc_bytes, corpus.text)
+        + Work(get=2 * files, head=2 * files)  # the index in the first pass, the WARC file in the second
+        + _commit(parts, 2 * parts)
+    )
+    own = {IDENTITIES: corpus.pages * unit("identity_memory"), RECORDS: _committed(parts, 2)}
+    return Need(
+        "extract", work, corpus.pages * corpus.html_bytes / unit("extract_speed"), own, record=_record(parts, 2)
+    )
+
+
+def annotate(corpus: Corpus) -> Need:
+    """A group for each annotator, with records of its own."""
+    parts, groups = corpus.parts, len(AnnotateConfig().use)
+    work = _tasks(parts, 1, groups, corpus.text, None, records=groups)
+    for _ in range(groups):
+        work += _commit(parts, parts)
+    own = {RECORDS: _opened(parts, 2) + groups * _committed(parts, 1)}
+    return Need("annotate", work, corpus.text / unit("annotate_speed"), own, record=_record(parts, 1))
+
+
+def dedup(corpus: Corpus) -> Need:
+    """Duplicates; passes exchange sorted runs, and a task of a bucket reads a range of every run."""
+    config, parts, documents = DedupConfig(), corpus.parts, corpus.pages
+    bands = config.minhash.bands * documents
+    found, verified = (documents * unit(name) for name in ("candidate_pairs", "verified_pairs"))
+    links = verified + documents * unit("equal_pairs")
+
+    def buckets(records: float) -> float:
+        return max(1, math.ceil(records / config.records_per_bucket))
+
+    of_texts, of_bands, of_edges = buckets(documents), buckets(bands), buckets(2 * verified)
+    of_clusters, of_verdicts = buckets(links), buckets(8 * links)
+    of_pairs = max(1, math.ceil(found / config.pairs_per_part))
+    work = _tasks(parts, 2, 4, corpus.text, documents * unit("dedup_artifact"))  # sign
+    for tasks, writes, runs, dtype, records in (
+        (of_texts, 1, parts, TEXT, documents),  # equal
+        (of_bands, 2, parts, BAND, bands),  # candidates
+        (parts, 2, of_bands, ROW_ID, 2 * found),  # shingle
+        (of_pairs, 4, of_bands, PAIR, found),  # verify
+        (of_edges, 1, of_pairs, EDGE, 2 * verified),  # the first large-star
+        *((of_edges, 1, of_edges, EDGE, 2 * verified),) * (2 * _ROUNDS - 1),  # large, small
+        (of_clusters, 1, of_texts + of_pairs + of_edges, LINK, links),  # clusters
+        (of_verdicts, 3, of_clusters, LABELED, links),  # pairs
+        (of_texts, 1, parts, CAPTURE, documents),  # recaptured
+        (parts, 3, of_verdicts + of_texts, VERDICT, links),  # <part>
+    ):
+        work += _tasks(tasks, 0, writes, 0, 0) + _exchange(corpus, tasks, runs, dtype.itemsize, records)
+    # Shingles: the texts again. Verify: the sets of the parts in which the texts of its pairs are.
+    sets = of_pairs * 2 * min(parts, 2 * config.pairs_per_part)
+    work += Work(get=parts + sets, head=parts + sets, read=corpus.text)
+    work += Work(get=2 * parts, head=2 * parts)  # audit: two tables of each part
+    tasks = work.parts
+    work += _commit(tasks, 9 * parts + 4 * (tasks - 3 * parts))
+    own = {RECORDS: _opened(parts, 2) + _opened(parts, 1) + _committed(parts, 9) + _committed(tasks - parts, 0)}
+    cpu = documents * unit("dedup_cpu") * corpus.text_bytes / unit("dedup_text")
+    worker = unit("dedup_memory") * max(1.0, documents / parts / _MEASURED_PER_PART)
+    return Need("dedup", work, cpu, own, worker, _record(2 * parts, 3.5), alone=4 * parts, at_least=True)
+
+
+def consolidate(corpus: Corpus) -> Need:
+    """Kept and rejected documents; its process reads six small tables of each part, one after another."""
+    parts, groups = corpus.parts, len(AnnotateConfig().use)
+    links = corpus.pages * (unit("verified_pairs") + unit("equal_pairs"))
+    buckets = max(1, math.ceil(8 * links / DedupConfig().records_per_bucket))
+    members = corpus.pages * unit("verified_pairs")
+    keys, runs = _merge(2 * (corpus.pages - corpus.kept), parts)
+    work = (
+        _tasks(parts, groups + 2, 1, corpus.text, 0)  # survivors
+        + _tasks(buckets, 1, 1, 0, 0)
+        + _exchange(corpus, buckets, parts, MEMBER.itemsize, members)  # resolved
+        + _exchange(corpus, parts, buckets, DROPPED.itemsize, members)
+        + _tasks(parts, groups + 3, 9, corpus.text, corpus.text)
+        + keys
+        + Work(get=6 * parts, head=6 * parts)
+    )
+    work += _commit(work.parts, 10 * parts)
+    own = {
+        RECORDS: _opened(parts, 2)
+        + groups * _opened(parts, 1)
+        + 2 * _opened(parts, 2.5)
+        + _committed(parts, 9)
+        + _committed(parts + buckets + runs, 1)
+    }
+    cpu = corpus.pages * unit("consolidate_cpu")
+    return Need("consolidate", work, cpu, own, None, _record(parts, 9), 12 * parts, at_least=True)
+
+
+def tokenizer(corpus: Corpus) -> Need:
+    """A tokenizer; each part sends the documents that the sample may have to the process of the stage."""
+    parts, text = corpus.parts, corpus.kept * corpus.text_bytes
+    of_a_part = _default(TokenizerConfig, "sample_bytes") / corpus.text_bytes
+    work = _tasks(2 * parts, 1, 0, 2 * text, 0, records=0) + _commit(1, 3)
+    candidates = min(corpus.kept, parts * of_a_part)
+    own = {CANDIDATES: candidates * unit("candidate_memory"), RECORDS: _opened(parts, 9)}
+    return Need("tokenizer", work, None, own)
+
+
+def encode(corpus: Corpus) -> Need:
+    """Token shards, two for each part and source, with their checksums, index and keys."""
+    parts, text = corpus.parts, corpus.kept * corpus.text_bytes
+    keys, runs = _merge(3 * corpus.kept, parts)
+    written = corpus.token_bytes + corpus.kept * unit("index_bytes")
+    work = (
+        _tasks(parts, 1, 0, text, 0, records=0)  # the held-out share
+        + _tasks(parts, 1, 10, text, written)
+        + keys
+        + Work(get=2 * parts)  # the tokenizer, and the table of tokens per word
+    )
+    work += _commit(work.parts - parts, 10 * parts)
+    own = {RECORDS: _opened(parts, 9) + _committed(parts, 10) + _committed(runs, 1)}
+    return Need("encode", work, text / unit("encode_speed"), own, None, _record(parts, 10), parts)
+
+
+def pack(corpus: Corpus) -> Need:
+    """The plan; the process of the stage opens every shard, which fetches it, and so does each worker its own."""
+    return _over_shards(corpus, "pack", _PACKED_TOKENS, 6, None, None, None)
+
+
+def spans(corpus: Corpus) -> Need:
+    """Suffix arrays, if `[spans] enabled`; the process of the stage opens every shard, too."""
+    written = corpus.tokens * unit("spans_bytes")
+    group = _default(SpansConfig, "group_tokens")
+    return _over_shards(corpus, "spans", group, 2, written, corpus.tokens * unit("spans_cpu"), unit("spans_memory"))
+
+
+def _over_shards(
+    corpus: Corpus,
+    stage: str,
+    per_part: float,
+    writes: float,
+    written: float | None,
+    cpu_s: float | None,
+    worker: float | None,
+) -> Need:
+    shards, tasks = 2 * corpus.parts, max(1, math.ceil(corpus.tokens / per_part))
+    work = _tasks(tasks, 0, writes, 2 * corpus.token_bytes, written)
+    work += Work(get=2 * shards, head=2 * shards) + _commit(tasks, writes * tasks)
+    own = {RECORDS: _opened(corpus.parts, 10) + _committed(tasks, writes)}
+    record = _record(tasks, writes)
+    return Need(stage, work, cpu_s, own, worker, record, 2 * shards, corpus.token_bytes)
+
+
+STAGES: tuple[Callable[[Corpus], Need], ...] = (
+    generate,
+    fetch,
+    update,
+    publish,
+    extract,
+    annotate,
+    dedup,
+    consolidate,
+    tokenizer,
+    encode,
+    pack,
+    spans,
+)
+"""The stages in their order."""
