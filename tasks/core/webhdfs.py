@@ -85,13 +85,19 @@ class WebHdfs(WebHDFS):  # type: ignore[misc]
         self._create(path, value)
 
     def put_file(self, lpath: str, rpath: str, **_: Any) -> None:
-        """Replaces a file by a local one; there is none for a moment, and never a part of one."""
+        """Replaces a file by a local one; there is none for a moment, and never a part of one.
+
+        A file with the same content is kept: a late duplicate of a committed part may be killed at any time.
+        """
         aside = f"{rpath}.{secrets.token_hex(6)}.tmp"
         with open(lpath, "rb") as file:
             self._create(aside, file)
         try:
             self.mv(aside, rpath)
         except FileExistsError:
+            if self.ukey(aside) == self.ukey(rpath):
+                self.rm_file(aside)
+                return
             self.rm_file(rpath)
             self.mv(aside, rpath)
 
