@@ -6,6 +6,7 @@ and renamed; the name node answers "false" if the target exists. There is no TLS
 is that of the URL, webhdfs://user@host:9870/folder, or $HADOOP_USER_NAME.
 """
 
+import contextlib
 import os
 import secrets
 import tempfile
@@ -95,9 +96,11 @@ class WebHdfs(WebHDFS):  # type: ignore[misc]
         try:
             self.mv(aside, rpath)
         except FileExistsError:
-            if self.ukey(aside) == self.ukey(rpath):
-                self.rm_file(aside)
-                return
+            content = self.ukey(aside)
+            with contextlib.suppress(FileNotFoundError):  # another writer replaces it at this moment
+                if self.ukey(rpath) == content:
+                    self.rm_file(aside)
+                    return
             self.rm_file(rpath)
             self.mv(aside, rpath)
 

@@ -236,6 +236,8 @@ class Hadoop(FaultyServer):
         return "200 OK", {"FileStatuses": {"FileStatus": listed}}
 
     def _webhdfs_getfilechecksum(self, path: str, *_: Any) -> tuple[str, Any]:
+        if path not in self._files:
+            return _remote("404 Not Found", "FileNotFoundException", f"File does not exist: {path}")
         return "307 Temporary Redirect", b""
 
     def _data_getfilechecksum(self, path: str, *_: Any) -> tuple[str, Any]:
