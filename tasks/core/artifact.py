@@ -31,6 +31,8 @@ log = logging.getLogger("sluice.artifact")
 
 RECORD = ".artifact.json"
 REMOVED = ".removed.json"
+TRACKING = ".tracking.json"
+"""The URL of the MLflow run of the stage (`tasks.run.runner`)."""
 
 
 @dataclass(frozen=True, order=True)
@@ -178,7 +180,8 @@ class ArtifactFolder:
 
         Raises:
             FileNotFoundError: the artifact has no such file.
-            InputError: its files have been removed; also raised by the other methods that read files.
+            InputError: its files have been removed; also raised by the other methods that read files, except that
+                `local` and `table` may return what this machine has a copy of.
         """
         with self._naming_removal():
             return self.store.open(self._inside(path))

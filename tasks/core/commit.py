@@ -1,7 +1,9 @@
 """Commit of an artifact, the last step of a stage, after all parts are committed.
 
 Writes `.artifact.json` with an exclusive create, so that one of two attempts wins, then removes the temporary files of
-the run. Reads the version of the code from the installed package and, in a checkout, from git.
+the run. A kill or a fault of the store between the two leaves a complete artifact, with files that no reader looks at:
+those that no part lists, hidden folders and, removed last, the records of parts. The next run of the stage, which skips
+the work, removes them (`clear`). Reads the version of the code from the installed package and, in a checkout, from git.
 """
 
 import logging
@@ -16,7 +18,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from tasks.core.artifact import RECORD, Artifact, ArtifactId, ArtifactRecord, InputRef, content_of
+from tasks.core.artifact import RECORD, REMOVED, TRACKING, Artifact, ArtifactId, ArtifactRecord, InputRef, content_of
 from tasks.core.config import Config
 from tasks.core.errors import DriftError, InputError
 from tasks.core.part import PARTS, finite
@@ -53,8 +55,9 @@ def commit(
         output.store.publish(f"{output.address.path}/{RECORD}", record.model_dump_json(indent=1).encode())
     except AlreadyPublished:
         return _committed_by_other(output.store, output.address, output.fingerprint)
-    _clear(output.store, output.address, record)
-    return Artifact(output.store, output.address, record)
+    artifact = Artifact(output.store, output.address, record)
+    clear(artifact)
+    return artifact
 
 
 def adopt(source: Artifact, address: ArtifactId, inputs: Sequence[InputRef]) -> Artifact:
@@ -82,8 +85,9 @@ def adopt(source: Artifact, address: ArtifactId, inputs: Sequence[InputRef]) -> 
         source.store.publish(f"{address.path}/{RECORD}", record.model_dump_json(indent=1).encode())
     except AlreadyPublished:
         return _committed_by_other(source.store, address, record.fingerprint)
-    _clear(source.store, address, record.model_copy(update={"parts": ()}))
-    return Artifact(source.store, address, record)
+    artifact = Artifact(source.store, address, record)
+    clear(artifact)
+    return artifact
 
 
 def _committed_by_other(store: Store, address: ArtifactId, fingerprint: str) -> Artifact:
@@ -138,13 +142,30 @@ def _record(
     )
 
 
-def _clear(store: Store, address: ArtifactId, record: ArtifactRecord) -> None:
-    listed = {f"{address.path}/{entry.path}" for part in record.parts for entry in part.files}
+def clear(artifact: Artifact, *, again: bool = False) -> None:
+    """Removes the temporary files of a committed artifact; logs errors as a warning, because the artifact is complete.
+
+    With `again`, only if the attempt that committed it did not end with this.
+    """
+    try:
+        if not again:
+            _clear(artifact, {RECORD})
+        elif artifact.store.exists(f"{artifact.address.path}/{PARTS}"):
+            _clear(artifact, {RECORD, REMOVED, TRACKING})
+    except Exception as error:
+        template = "[%s] is complete, but temporary files are left, which the next run of its stage removes: %s"
+        log.warning(template, artifact.address, error)
+
+
+def _clear(artifact: Artifact, kept: set[str]) -> None:
+    store, folder, record = artifact.store, artifact.address.path, artifact.record
+    parts = () if record.adopted_from else record.parts  # the files of an adopted one are in another folder
+    listed = {f"{folder}/{entry.path}" for part in parts for entry in part.files}
     hidden, stale = set(), []
-    for path in store.list(address.path, unfinished=True):
-        below = path[len(address.path) + 1 :]
+    for path in store.list(folder, unfinished=True):
+        below = path[len(folder) + 1 :]
         # Files that no part lists are leftovers of a killed attempt.
-        if path in listed or below == RECORD or below.startswith((PARTS, SCRATCH)):
+        if path in listed or below in kept or below.startswith((PARTS, SCRATCH)):
             continue
         if below.startswith("."):
             hidden.add(below.partition("/")[0])
@@ -152,10 +173,10 @@ def _clear(store: Store, address: ArtifactId, record: ArtifactRecord) -> None:
             stale.append(path)
     store.remove_files(stale)
     for below in sorted(hidden):
-        store.remove(f"{address.path}/{below}")
-    store.remove(f"{address.path}/{PARTS}")
-    store.forget_scratch(scratch_of(address, record.fingerprint))
-    store.remove(f"{address.path}/{SCRATCH}")
+        store.remove(f"{folder}/{below}")
+    store.forget_scratch(scratch_of(artifact.address, record.fingerprint))
+    store.remove(f"{folder}/{SCRATCH}")
+    store.remove(f"{folder}/{PARTS}")  # last, because it shows that there is something left
 
 
 @cache

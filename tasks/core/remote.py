@@ -10,6 +10,7 @@ import json
 import os
 import re
 import secrets
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -67,6 +68,9 @@ READ_RANGE: dict[str, dict[str, Any]] = {protocol: {"seekable": True} for protoc
 
 DELETED_TOGETHER: dict[str, int] = dict.fromkeys(S3, 1000)
 """Most files that one request removes, by protocol; one for the others."""
+
+_PAUSES_S = (1.0, 2.0, 4.0, 8.0)
+"""Pauses before objects are removed again that S3 did not remove in a request that it answered."""
 
 IN_FLIGHT = 32
 """Concurrent requests of one call for many small files. A round trip takes 10 to 50 ms, the transfer far less."""
@@ -231,20 +235,40 @@ def _exists_error(error: OSError) -> bool:
 
 
 def find(fs: Any, path: str) -> Iterator[tuple[str, int]]:
-    """Yields path and size of all files below a folder.
+    """Yields path and size of all files below a folder; raises the errors of each of its requests.
 
-    From S3 page by page: s3fs would keep 1.4 KB an object until the last page has arrived.
+    A folder that does not exist, or no longer, has no files.
     """
-    if "s3" not in fs.protocol:
+    protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
+    if protocols & S3:
+        yield from _find_on_s3(fs, path)
+    elif protocols & (GCS | AZURE):
         yield from ((name, int(entry["size"])) for name, entry in fs.find(path, detail=True).items())
-        return
-    bucket, _, key = path.partition("/")
+    else:
+        yield from _walk(fs, path)
+
+
+def _walk(fs: Any, path: str) -> Iterator[tuple[str, int]]:
+    # `fs.find` would leave out folders that cannot be listed: their files would seem to be gone.
+    entries: Sequence[dict[str, Any]] = ()
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        entries = fs.ls(path, detail=True)
+    for entry in entries:
+        if entry["type"] == "directory":
+            yield from _walk(fs, entry["name"])
+        else:
+            yield entry["name"], int(entry["size"])
+
+
+def _find_on_s3(fs: Any, path: str) -> Iterator[tuple[str, int]]:
+    # Page by page: s3fs would keep 1.4 KB an object until the last page has arrived.
+    bucket, key, _ = fs.split_path(path)
     page: dict[str, Any] = {"Bucket": bucket, "Prefix": f"{key}/" if key else ""}
     while True:
         reply = fs.call_s3("list_objects_v2", **page)
         for entry in reply.get("Contents", ()):
             if not entry["Key"].endswith("/"):  # what some clients make for a folder
-                yield f"{bucket}/{entry['Key']}", int(entry["Size"])
+                yield f"{path}/{entry['Key'].removeprefix(page['Prefix'])}", int(entry["Size"])
         if not reply.get("IsTruncated"):
             return
         page["ContinuationToken"] = reply["NextContinuationToken"]
@@ -253,15 +277,30 @@ def find(fs: Any, path: str) -> Iterator[tuple[str, int]]:
 def delete_objects(fs: Any, paths: Sequence[str]) -> None:
     """Removes up to 1,000 objects of one bucket on S3 in one request; a missing one is not an error.
 
-    `fs.rm` would ignore that the server refused to remove some of them.
-    """
-    bucket = paths[0].partition("/")[0]
-    objects = [{"Key": path.removeprefix(f"{bucket}/")} for path in paths]
-    reply = fs.call_s3("delete_objects", Bucket=bucket, Delete={"Objects": objects, "Quiet": True})
-    if refused := reply.get("Errors"):
-        from botocore.exceptions import ClientError
+    `fs.rm` would ignore that the server refused to remove some of them. These are tried again unless a right is
+    missing.
 
-        raise ClientError({"Error": refused[0]}, "DeleteObjects")
+    Raises:
+        StoreError: no permission to remove an object.
+        TransientError: the server refused to remove an object each time.
+    """
+    bucket = fs.split_path(paths[0])[0]
+    keys = [fs.split_path(path)[1] for path in paths]
+    for pause in (*_PAUSES_S, None):
+        delete = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+        reply = fs.call_s3("delete_objects", Bucket=bucket, Delete=delete)
+        refused = [entry for entry in reply.get("Errors", ()) if entry.get("Code") != "NoSuchKey"]
+        if not refused:
+            return
+        final = next((entry for entry in refused if entry.get("Code") in _RIGHTS), None)
+        if final or pause is None:
+            from botocore.exceptions import ClientError
+
+            entry = final or refused[0]
+            error = ClientError({"Error": entry}, "DeleteObjects")
+            raise translate(error, f"s3://{bucket}/{entry['Key']}") or error
+        keys = [entry["Key"] for entry in refused]
+        time.sleep(pause)
 
 
 def version_of(info: dict[str, Any]) -> str:

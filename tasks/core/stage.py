@@ -26,6 +26,7 @@ from tasks.core.config import Config
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError, SupersededError
 from tasks.core.part import PARTS, POISON, Part, PartSpec, commit_part, make_part, make_run, part_names
+from tasks.core.remote import concurrently
 from tasks.core.store import Store
 from tasks.core.terminal import Progress
 
@@ -103,6 +104,9 @@ class Output:
         source_artifacts: artifacts of this kind at the source version, whose parts a stage may reuse.
         place: how training runs in this place (`tasks.trainer.place.TrainPlace`), which affects no result; None for the
             defaults.
+
+    Raises:
+        SupersededError: another attempt has committed the artifact while the records of its parts were read.
     """
 
     def __init__(
@@ -258,14 +262,16 @@ class Output:
         )
 
     def _load(self) -> dict[str, PartRecord]:
-        paths = self.store.list(f"{self.address.path}/{PARTS}")
-        if not paths:
+        listed = self.store.list(f"{self.address.path}/{PARTS}")
+        if not listed:
             return {}
-        records = [self._parse(data) for data in self.store.read_all(paths)]
+        found = {path: self._parse(data) for path, data in concurrently(self._read, listed) if data is not None}
+        if len(found) < len(listed) and self.store.exists(f"{self.address.path}/{RECORD}"):
+            raise SupersededError(f"{self.address}: another attempt has already committed it")
         # Listed after the records are read: the files of a part are written before its record.
         sizes = self.store.sizes(self.address.path)
         parts, stale = {}, []
-        for path, record in zip(paths, records, strict=True):
+        for path, record in found.items():
             if record and all(sizes.get(entry.path) == entry.bytes for entry in record.files):
                 parts[record.name] = record
             else:
@@ -276,6 +282,13 @@ class Output:
             log.warning("[%s] removing parts of another run or without their files: %s%s", self.address, names, more)
             self.store.remove_files(stale)
         return parts
+
+    def _read(self, path: str) -> tuple[str, bytes | None]:
+        """Returns the path and the bytes of a published record; None if it was removed since it was listed."""
+        try:
+            return path, self.store.read(path)
+        except FileNotFoundError:
+            return path, None
 
     def _parse(self, data: bytes) -> PartRecord | None:
         """Returns the part of a published record; None if it is of another run."""

@@ -15,7 +15,7 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -85,13 +85,18 @@ class Store:
     def list(self, prefix: str, *, unfinished: bool = False) -> list[str]:
         """Returns all files below the folder `prefix`, sorted, as paths relative to the root.
 
-        With `unfinished`, the list includes temporary files of writers that are running or were killed.
+        With `unfinished`, the list includes temporary files of writers that are running or were killed. Keys of S3 that
+        end in "/", which some clients make for folders, are left out. A folder that cannot be listed is an error; one
+        that does not exist has no files.
         """
         paths = [path for path, _ in self._find(prefix) if unfinished or not path.endswith(_ASIDE)]
         return sorted(path[len(self._base) + 1 :] for path in paths)
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """Returns the sizes in bytes of all files below the folder `prefix`, by path relative to it, in one listing."""
+        """Returns the sizes in bytes of all files below the folder `prefix`, by path relative to it, in one listing.
+
+        Files and errors are those of `list`.
+        """
         below = len(self._full(prefix)) + 1
         return {path[below:]: size for path, size in self._find(prefix) if not path.endswith(_ASIDE)}
 
@@ -122,10 +127,6 @@ class Store:
         """Returns a file's bytes; raises FileNotFoundError."""
         with self._translated_errors(path, requests=1):
             return bytes(self._fs.cat_file(self._full(path), **self._read_whole))
-
-    def read_all(self, paths: Iterable[str]) -> Iterator[bytes]:
-        """Yields the bytes of small files in the order of `paths`, read many at a time; raises FileNotFoundError."""
-        return remote.concurrently(self.read, paths)
 
     def read_range(self, path: str, first: int, end: int) -> bytes:
         """Returns the bytes from `first` to `end` (exclusive) of a file; fewer if the file ends before `end`.
@@ -255,22 +256,24 @@ class Store:
     def local(self, path: str, size: int | None = None, sha256: str = "") -> str:
         """Returns the path of a local file with the content of `path`, for libraries that need a path or map memory.
 
-        A file of a remote store is fetched once into a cache folder of this machine (`tasks.core.cache`).
+        A file of a remote store is fetched once into a cache folder of this machine (`tasks.core.cache`). With `size`
+        and `sha256`, a copy in the cache is returned without a request, even if the store no longer has the file.
 
         Args:
             path: the file.
-            size: its size in bytes as it was written, and
-            sha256: its hash; with both, a copy in the cache needs no request, and another content is an error.
+            size: the file's size in bytes by its artifact's record; None if unknown.
+            sha256: the file's hash (hex) by the same record; required with `size`, and a fetched file must have it.
 
         Raises:
-            FileNotFoundError: the remote store has no such file.
-            InputError: the file is not the one that was written.
+            FileNotFoundError: the remote store has no such file, and the cache has no copy by size and hash.
+            InputError: the fetched file has another hash.
         """
         full = self._full(path)
         if self.is_local:
             return full
         if size is not None:
-            return cached_copy(sha256[:40], size, lambda aside: self._fetch(path, aside, sha256))
+            with self._translated_errors(path):
+                return cached_copy(sha256[:40], size, lambda aside: self._fetch(path, aside, sha256))
         with self._translated_errors(path, requests=1):
             # The path is not a sufficient key: an artifact may have been deleted and made again.
             info = self._fs.info(full)

@@ -6,6 +6,7 @@ and renamed; the name node answers "false" if the target exists. There is no TLS
 is that of the URL, webhdfs://user@host:9870/folder, or $HADOOP_USER_NAME.
 """
 
+import contextlib
 import os
 import secrets
 import tempfile
@@ -85,13 +86,21 @@ class WebHdfs(WebHDFS):  # type: ignore[misc]
         self._create(path, value)
 
     def put_file(self, lpath: str, rpath: str, **_: Any) -> None:
-        """Replaces a file by a local one; there is none for a moment, and never a part of one."""
+        """Replaces a file by a local one; there is none for a moment, and never a part of one.
+
+        A file with the same content is kept: a late duplicate of a committed part may be killed at any time.
+        """
         aside = f"{rpath}.{secrets.token_hex(6)}.tmp"
         with open(lpath, "rb") as file:
             self._create(aside, file)
         try:
             self.mv(aside, rpath)
         except FileExistsError:
+            content = self.ukey(aside)
+            with contextlib.suppress(FileNotFoundError):  # another writer replaces it at this moment
+                if self.ukey(rpath) == content:
+                    self.rm_file(aside)
+                    return
             self.rm_file(rpath)
             self.mv(aside, rpath)
 

@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from tasks.core.artifact import CODE, EXTERNAL, Artifact, InputRef
-from tasks.core.commit import adopt, commit
+from tasks.core.artifact import CODE, EXTERNAL, TRACKING, Artifact, InputRef
+from tasks.core.commit import adopt, clear, commit
 from tasks.core.engine import open_engine
 from tasks.core.errors import InputError, SluiceError, StoppedError, SupersededError
 from tasks.core.open_files import raise_limit
@@ -31,8 +31,6 @@ from tasks.run.tracking.send import StageRun
 from tasks.trainer.place import TrainPlace
 
 log = logging.getLogger("sluice.runner")
-
-TRACKING = ".tracking.json"
 
 
 def run_stage(
@@ -74,6 +72,7 @@ def run_stage(
         check_drift(existing, resolved)
         finished = existing.record.finished
         log.info("[%s] unchanged: made from the same inputs and settings at %s", resolved.address, finished)
+        clear(existing, again=True)
         return result_of(existing, resolved.address.version, skipped=True)
     candidates = artifacts_at_source(store, recipe, resolved, source_version)
     if match := adoptable(store, resolved, candidates):

@@ -3,6 +3,7 @@
 Azurite comes from npm, gcp-storage-emulator from PyPI; `make oracles` installs both. That of HDFS is here.
 """
 
+import hashlib
 import http.client
 import importlib.util
 import itertools
@@ -233,6 +234,14 @@ class Hadoop(FaultyServer):
         names = [""] if path in self._files else [one.rpartition("/")[2] for one in below if one != "/"]
         listed = [self._status(f"{path}/{name}".rstrip("/"), name) for name in names]
         return "200 OK", {"FileStatuses": {"FileStatus": listed}}
+
+    def _webhdfs_getfilechecksum(self, path: str, *_: Any) -> tuple[str, Any]:
+        if path not in self._files:
+            return _remote("404 Not Found", "FileNotFoundException", f"File does not exist: {path}")
+        return "307 Temporary Redirect", b""
+
+    def _data_getfilechecksum(self, path: str, *_: Any) -> tuple[str, Any]:
+        return "200 OK", {"FileChecksum": {"algorithm": "MD5", "bytes": hashlib.md5(self._files[path][1]).hexdigest()}}
 
     def _webhdfs_mkdirs(self, path: str, *_: Any) -> tuple[str, Any]:
         while path:

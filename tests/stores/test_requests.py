@@ -1,5 +1,6 @@
 """Requests that a large artifact costs: a resume, a removal, a verification, its versions; on every store the same."""
 
+import errno
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
@@ -7,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from tasks.core import remote
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config
-from tasks.core.errors import InputError, StoreError
+from tasks.core.errors import InputError, StoreError, SupersededError, TransientError
 from tasks.core.ledger import versions_of
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
@@ -203,6 +205,114 @@ def test_files_that_s3_refuses_to_remove_are_reported(
     for remove in (lambda: s3_store.remove("a"), lambda: s3_store.remove_files(["a"])):
         with pytest.raises(StoreError, match=r"no permission to use \S+/a \(AccessDenied: a bucket policy\)"):
             remove()
+
+
+def answering(store: Store, replies: Iterable[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Lets S3 answer with `replies` without a server; returns the requests."""
+    sent: list[dict[str, Any]] = []
+    coming = iter(replies)
+
+    def call(_: str, **request: Any) -> dict[str, Any]:
+        sent.append(request)
+        return next(coming)
+
+    monkeypatch.setattr(store._fs, "call_s3", call)
+    monkeypatch.setattr(remote, "_PAUSES_S", (0.0, 0.0))
+    return sent
+
+
+def refusal(*codes: str) -> dict[str, Any]:
+    return {"Errors": [{"Key": f"x/{number}", "Code": code} for number, code in enumerate(codes)]}
+
+
+def test_files_that_s3_is_too_busy_to_remove_are_removed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, paths = Store("s3://sluice/x"), ["0", "1", "2"]
+    sent = answering(store, [refusal("SlowDown", "NoSuchKey", "InternalError"), {}], monkeypatch)
+    store.remove_files(paths)
+    keys = [[one["Key"] for one in request["Delete"]["Objects"]] for request in sent]
+    assert keys == [["x/0", "x/1", "x/2"], ["x/0", "x/2"]]
+    sent = answering(store, [refusal("NoSuchKey", "SlowDown")] * 3, monkeypatch)
+    with pytest.raises(TransientError, match=r"did not answer for s3://sluice/x/1 .*SlowDown"):
+        store.remove_files(paths)
+    sent = answering(store, [refusal("SlowDown", "SlowDown", "AccessDenied")], monkeypatch)
+    with pytest.raises(StoreError, match=r"no permission to use s3://sluice/x/2 \(AccessDenied"):
+        store.remove_files(paths)
+
+
+def test_an_access_point_of_s3_is_a_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = "arn:aws:s3:us-east-1:123456789012:accesspoint/books"
+    for root, prefix in ((f"s3://{point}", ""), (f"s3://{point}/x", "x/")):
+        store = Store(root)
+        listed = {"Contents": [{"Key": f"{prefix}a/b", "Size": 3}, {"Key": f"{prefix}a/", "Size": 0}]}
+        sent = answering(store, [listed, listed, {}], monkeypatch)
+        assert store.sizes("a") == {"b": 3}
+        store.remove("a")
+        assert [request["Bucket"] for request in sent] == [point] * 3
+        assert sent[0]["Prefix"] == f"{prefix}a/"
+        assert sent[2]["Delete"]["Objects"] == [{"Key": f"{prefix}a"}, {"Key": f"{prefix}a/b"}]
+
+
+@pytest.mark.parametrize("store", ["folder", "memory", "hdfs", "webhdfs"], indirect=True)
+def test_files_in_a_folder_that_cannot_be_listed_are_not_gone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = begun(store, 4).committed
+    listing, errors = store._fs.ls, [requests.ConnectionError("no route"), OSError(errno.EIO, "a disk")]
+
+    def failing(path: str, **options: Any) -> Any:
+        if path.endswith("/0"):
+            raise errors.pop(0)
+        return listing(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._fs, "ls", failing)
+        while errors:
+            with pytest.raises((OSError, TransientError), match=r"no route|a disk"):
+                Output(store, ADDRESS, "1" * 64)
+        errors.append(FileNotFoundError("removed since its folder was listed"))
+        assert {path.partition("/")[0] for path in store.sizes(ADDRESS.path)} == {"1", ".parts"}
+    assert Output(store, ADDRESS, "1" * 64).committed == made
+
+
+def test_a_record_that_vanishes_is_that_of_a_missing_part_or_of_a_committed_artifact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(str(tmp_path))
+    output = begun(store, 3)
+    read = store.read
+
+    def removing(path: str) -> bytes:
+        if path.endswith("part-00001.json"):
+            store.remove(path)
+        return read(path)
+
+    monkeypatch.setattr(store, "read", removing)
+    assert list(Output(store, ADDRESS, "1" * 64).committed) == ["part-00000", "part-00002"]
+    begun(store, 3)
+    store.publish(f"{ADDRESS.path}/.artifact.json", b"{}")
+    with pytest.raises(SupersededError, match="demo/books@a: another attempt has already committed it"):
+        Output(store, output.address, output.fingerprint)
+
+
+@pytest.mark.parametrize("place", ["webhdfs"], indirect=True)
+def test_a_late_duplicate_does_not_touch_a_file_of_hdfs_with_the_same_bytes(place: Place) -> None:
+    store = place.store()
+
+    def number_after(content: bytes) -> int:
+        with store.write("a/x.bin") as file:
+            file.write(content)
+        assert store.read("a/x.bin") == content
+        assert store.list("a", unfinished=True) == ["a/x.bin"]
+        return int(store._fs.info(store._full("a/x.bin"))["fileId"])
+
+    assert number_after(b"12") == number_after(b"12") < number_after(b"21") < number_after(b"2")
+
+
+def test_a_full_cache_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> str:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr("tasks.core.store.cached_copy", full)
+    with pytest.raises(StoreError, match=r"full while writing .*Free space"):
+        Store("memory://sluice").local("x", 1, "0" * 64)
 
 
 def test_calls_are_made_a_bounded_number_ahead_and_end_in_order() -> None:

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tasks.core.artifact import RECORD, Artifact, ArtifactId
+from tasks.core.artifact import RECORD, TRACKING, Artifact, ArtifactId
 from tasks.core.ledger import Ledger
 from tasks.core.store import Store
 from tasks.demo.drive import DagChain
 from tasks.formats.warc.archive import INDEX
-from tasks.run.runner import TRACKING
 from tests.s3_server import SECRET
 
 pytestmark = pytest.mark.soak

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.core.artifact import Artifact, ArtifactId, InputRef
+from tasks.core.artifact import RECORD, REMOVED, TRACKING, Artifact, ArtifactId, InputRef
 from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.errors import DriftError, InputError, RecipeError, StoppedError, TransientError
@@ -17,7 +17,7 @@ from tasks.core.store import Store
 from tasks.formats.warc.archive import MANIFEST, MANIFEST_SCHEMA
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.result import StageResult
-from tasks.run.runner import run_stage
+from tasks.run.runner import open_store, run_stage
 from tasks.run.shell import main
 from tasks.run.tracking import TrackingContext
 from tasks.stages.crawl.rank import RANKS
@@ -47,6 +47,31 @@ def test_an_unchanged_stage_is_skipped_and_keeps_its_record(recipe: Recipe) -> N
     again = run_stage(recipe, "inject")
     assert (first.skipped, again.skipped) == (False, True)
     assert (again.fingerprint, again.content, again.members) == (first.fingerprint, first.content, ("p0", "p1"))
+
+
+def test_an_artifact_is_made_even_if_its_temporary_files_stay_which_the_next_run_removes(
+    recipe: Recipe, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(*_: object) -> None:
+        raise TransientError("the store did not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "remove", refused)
+        first = run_stage(recipe, "inject")
+    assert (
+        "demo/seeds@dev] is complete, but temporary files are left, which the next run of its stage removes: the store"
+        in caplog.text
+    )
+    store, folder = open_store(recipe), ArtifactId.parse(first.address).path
+    beside = {f"{folder}/{name}" for name in (REMOVED, TRACKING)}
+    for path in (*beside, f"{folder}/.live.json", f"{folder}/unlisted.bin"):
+        store.publish(path, b'{"url": ""}')
+    assert store.exists(f"{folder}/.parts")
+    assert run_stage(recipe, "inject").skipped
+    artifact = Artifact.open_at(store, ArtifactId.parse(first.address))
+    kept = {f"{folder}/{path}" for path in (*artifact.files(), RECORD)}
+    assert set(store.list(folder, unfinished=True)) == kept | beside
+    assert not artifact.verify()
 
 
 def test_a_changed_field_is_refused_with_both_values_and_a_remedy(recipe: Recipe) -> None:
