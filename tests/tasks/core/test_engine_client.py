@@ -14,6 +14,7 @@ from distributed.comm import CommClosedError
 from tasks.core import engine as engine_module
 from tasks.core.engine import DaskEngine, open_engine
 from tasks.core.errors import TransientError
+from tasks.core.workers.monitor import WorkerMonitor
 from tests.waiting import later, until
 
 DOUBLED = {index: 2 * index for index in range(40)}
@@ -79,8 +80,8 @@ def test_workers_are_not_gone_when_the_scheduler_does_not_name_them(
     client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = DaskEngine(client, "Dask")
-    monkeypatch.setattr(client, "scheduler", Unreachable(client.scheduler))
     client.sync(client._update_scheduler_info)  # as the client's own callback does
+    monkeypatch.setattr(client, "scheduler", Unreachable(client.scheduler))
     assert dict(engine.map(double, range(40))) == DOUBLED
     assert (engine._threads, engine._monitor.seconds_without_workers()) == (2, 0.0)
     assert "is gone" not in caplog.text
@@ -104,6 +105,14 @@ def test_workers_that_are_retired_are_not_lost(
     assert dict(engine.map(double, range(40))) == DOUBLED
     assert "is gone" not in caplog.text
     assert engine._monitor.lost == 0
+
+
+def test_time_without_workers_starts_anew_when_a_scheduler_is_back() -> None:
+    monitor = WorkerMonitor("Dask")
+    monitor.update({})
+    assert monitor.seconds_without_workers() > 0
+    monitor.idle()
+    assert monitor.seconds_without_workers() == 0
 
 
 def test_items_that_could_not_be_sent_are_sent_again(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
