@@ -106,8 +106,8 @@ class DaskEngine(Engine):
         """See `Engine.map`. Items that were running on a lost worker or scheduler run again.
 
         Raises:
-            TransientError: the same item repeatedly killed its workers, there was no worker for `_WORKERS_S`, or the
-                scheduler was lost and did not return within half a minute, or was lost more than `_MAX_LOSSES` times.
+            TransientError: the same item repeatedly killed its workers, there was no worker for 50 s, or the scheduler
+                was lost and did not return within half a minute, or was lost more than three times.
             VersionError: a worker that has joined runs other code.
         """
         window = Window(len(items))
