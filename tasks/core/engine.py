@@ -17,6 +17,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
+from functools import partial
 from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -40,6 +41,8 @@ _WORKERS_S = 50
 _CHECK_EVERY_S = 5.0
 _POLL_S = 0.1
 _MAX_LOSSES = 3
+_CLOSED = ("closing", "closed")
+_CHANGES = ("add-worker", "remove-worker")
 
 
 class Engine:
@@ -94,7 +97,7 @@ class DaskEngine(Engine):
         self.name = name
         self._build = frozenset(build_here().items())
         self._monitor = WorkerMonitor(name)
-        workers = client.scheduler_info()["workers"]
+        workers = self._workers() or {}
         self._monitor.begin(workers)
         self._threads = _threads(workers)
         self._checked = time.monotonic()
@@ -103,8 +106,9 @@ class DaskEngine(Engine):
         """See `Engine.map`. Items that were running on a lost worker or scheduler run again.
 
         Raises:
-            TransientError: the same item repeatedly killed its workers, there is no worker, or the scheduler was lost
-                and did not return within half a minute.
+            TransientError: the same item repeatedly killed its workers, there was no worker for 50 s, or the scheduler
+                was lost and did not return within half a minute, or was lost more than three times.
+            VersionError: a worker that has joined runs other code.
         """
         window = Window(len(items))
         for losses in count(1):
@@ -113,7 +117,7 @@ class DaskEngine(Engine):
                 return
             except _SchedulerLostError as loss:
                 if losses > _MAX_LOSSES:
-                    raise self._lost_for_good(loss) from None
+                    raise self._lost_for_good(f"was lost {losses} times", loss) from None
                 log.warning("%s was lost (%s); waiting for it with %d parts left", self.name, loss, window.waiting)
                 self._wait_for_scheduler(loss)
 
@@ -127,32 +131,40 @@ class DaskEngine(Engine):
         from distributed.comm import CommClosedError
 
         running: dict[Any, list[int]] = {}
+        unsent: list[list[int]] = []
         arrived: SimpleQueue[tuple[Any, Any]] = SimpleQueue()
         try:
             self._checked = -_CHECK_EVERY_S  # workers may have joined before the subscription
-            self._client.subscribe_topic("all", lambda event: arrived.put((None, event[1])))
+            self._monitor.idle()
+            self._client.subscribe_topic("all", partial(_put_change, arrived))
             send = self._sender(fn, arrived)
             while running or window.waiting:
-                groups = list(window.groups(sum(map(len, running.values())), self._threads))
-                running.update(zip(send([[items[index] for index in group] for group in groups]), groups, strict=True))
+                unsent = list(window.groups(sum(map(len, running.values())), self._threads))
+                running.update(zip(send([[items[index] for index in group] for group in unsent]), unsent, strict=True))
+                unsent = []
                 for future, outcome in _take(arrived):
                     if future is None:
                         self._follow(outcome, running, window)
                     # A group whose worker was lost is no longer awaited.
                     elif group := running.get(future):
                         results = self._results(future, outcome, group, window)
-                        # The future is released here, so that it is not computed again when its worker dies later.
+                        # Dask does not compute it again when its worker dies later.
                         del running[future]
+                        future.release()
                         yield from zip(group, results, strict=False)
                 future = outcome = None
                 self._check_workers()
         except (CommClosedError, ClosedClientError) as error:
             raise _SchedulerLostError(" ".join(str(error).split())) from error
         finally:
-            for group in running.values():
+            for group in [*running.values(), *unsent]:
                 window.again(group)
             with contextlib.suppress(Exception):
-                self._client.cancel(list(running), reason="the stage has ended")
+                # `unsubscribe_topic` leaves the handler in the client, and with it the queue.
+                self._client.subscribe_topic("all", _ignore)
+                self._client.unsubscribe_topic("all")
+            for future in running:
+                future.release()  # it is in the traceback of its cancellation, too, until garbage collection
 
     def _sender(
         self, fn: Callable[[Any], Any], arrived: SimpleQueue[tuple[Any, Any]]
@@ -213,23 +225,25 @@ class DaskEngine(Engine):
 
     def _follow(self, event: Any, running: dict[Any, list[int]], window: Window) -> None:
         """Takes account of a worker that has joined or left."""
-        if not isinstance(event, dict) or event.get("action") not in ("add-worker", "remove-worker"):
-            return
         self._checked = -_CHECK_EVERY_S
-        if event["action"] == "add-worker" or event["expected"]:
+        if event["action"] == "add-worker":
+            return
+        if event["expected"]:
+            self._monitor.expect_removal(event["worker"])
             return
         # One item may have killed the worker. Dask would try the whole group again.
         lost = [future for future in running if future.key in event["processing-tasks"] and len(running[future]) > 1]
         for future in lost:
             window.alone(running.pop(future))
-        self._client.cancel(lost, reason="its items run one by one")
+            future.release()
 
     def _check_workers(self) -> None:
         if time.monotonic() - self._checked < _CHECK_EVERY_S:
             return
         self._checked = time.monotonic()
-        if self._client.status == "running":
-            workers = self._client.scheduler_info()["workers"]
+        if self._client.status in _CLOSED:
+            raise _SchedulerLostError("its client has closed")
+        if self._client.status == "running" and (workers := self._workers()) is not None:
             self._monitor.update(workers)
             self._threads = _threads(workers)
         if self._monitor.seconds_without_workers() > _WORKERS_S:
@@ -237,18 +251,27 @@ class DaskEngine(Engine):
                 f"{self.name} has had no worker for {_WORKERS_S} s", "start workers; completed parts are kept"
             )
 
+    def _workers(self) -> Workers | None:
+        """Returns the workers of the cluster; None if they are unknown, because the scheduler does not respond."""
+        # `scheduler_info` returns an attribute that the client overwrites every 2 s, without any workers.
+        try:
+            workers: Workers = self._client.sync(self._client.scheduler.identity, n_workers=-1)["workers"]
+        except (OSError, RuntimeError, AttributeError):  # the last two if the client has just closed
+            return None
+        return workers
+
     def _wait_for_scheduler(self, loss: _SchedulerLostError) -> None:
         # Dask's client tries to reconnect until its connection timeout, then closes.
         deadline = time.monotonic() + _CONNECT_S + 5
         while self._client.status != "running":
-            if self._client.status in ("closing", "closed") or time.monotonic() > deadline:
-                raise self._lost_for_good(loss)
+            if self._client.status in _CLOSED or time.monotonic() > deadline:
+                raise self._lost_for_good("was lost and did not come back", loss)
             time.sleep(_POLL_S)
         log.info("%s is back", self.name)
 
-    def _lost_for_good(self, loss: _SchedulerLostError) -> TransientError:
+    def _lost_for_good(self, what: str, loss: _SchedulerLostError) -> TransientError:
         return TransientError(
-            f"{self.name} was lost and did not come back ({loss})",
+            f"{self.name} {what} ({loss})",
             "start its scheduler again; the retry continues at the first missing part",
         )
 
@@ -262,7 +285,7 @@ def open_engine(address: str = "", workers: int = 0) -> Iterator[Engine]:
         workers: number of processes on this machine, if there is no address; below 2, items run in this process.
 
     Raises:
-        TransientError: no scheduler responds at the address, or it has no worker.
+        TransientError: no scheduler responds at the address, it has no worker, or one of them is lost before any work.
         VersionError: the cluster runs other code.
     """
     if address:
@@ -285,6 +308,16 @@ def _call(payload: bytes, fn: Callable[[Any], Any], build: Build) -> Done:
     return work(fn, pickle.loads(payload))
 
 
+def _put_change(arrived: SimpleQueue[tuple[Any, Any]], event: tuple[float, Any]) -> None:
+    """Puts an event into the queue if a worker has joined or left; the topic has those of all clients."""
+    if isinstance(event[1], dict) and event[1].get("action") in _CHANGES:
+        arrived.put((None, event[1]))
+
+
+def _ignore(event: tuple[float, Any]) -> None:
+    """Handles the events that arrive after a map."""
+
+
 def _take(arrived: SimpleQueue[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
     """Yields what has arrived; waits for the first for a moment."""
     with contextlib.suppress(Empty):
@@ -299,7 +332,7 @@ def _threads(workers: Workers) -> int:
 
 def dashboard_of(address: str) -> str:
     """Returns the URL of a scheduler's status page; raises TransientError if no scheduler responds."""
-    with _connect(address, timeout=_DASHBOARD_S) as client:
+    with _connect(address, timeout=_DASHBOARD_S) as client, _responds(address):
         has_bokeh = client.get_versions(packages=["bokeh"])["scheduler"]["packages"]["bokeh"]
         return str(client.dashboard_link).removesuffix("/status") + status_path(bool(has_bokeh))
 
@@ -311,14 +344,15 @@ def status_path(has_bokeh: bool) -> str:
 
 def _cluster(address: str) -> Iterator[Engine]:
     with _connect(address, _CONNECT_S) as client:
-        try:
-            client.wait_for_workers(1, timeout=_WORKERS_S)
-        except TimeoutError:
-            raise TransientError(
-                f"no worker connected to the Dask scheduler at {address} within {_WORKERS_S} s",
-                f"start some: dask worker {address}",
-            ) from None
-        check_versions(client, address)
+        with _responds(address):
+            try:
+                client.wait_for_workers(1, timeout=_WORKERS_S)
+            except TimeoutError:
+                raise TransientError(
+                    f"no worker connected to the Dask scheduler at {address} within {_WORKERS_S} s",
+                    f"start some: dask worker {address}",
+                ) from None
+            check_versions(client, address)
         engine = DaskEngine(client, f"Dask at {address}")
         yield engine
         engine.end()
@@ -337,6 +371,18 @@ def _connect(address: str, timeout: float) -> Iterator[Any]:
         ) from None
     with client:
         yield client
+
+
+@contextlib.contextmanager
+def _responds(address: str) -> Iterator[None]:
+    """Raises TransientError if a scheduler, or one of its workers, is lost before any work."""
+    try:
+        yield
+    except OSError as error:  # includes Dask's CommClosedError
+        raise TransientError(
+            f"the Dask cluster at {address} was lost before any work ({error})",
+            "see the logs of its scheduler and workers, and try again",
+        ) from error
 
 
 @contextlib.contextmanager

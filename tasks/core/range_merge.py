@@ -8,8 +8,11 @@ If each of R ranges read from each of P files, there would be P x R reads of eve
 
 Each level has about as many runs as there are ranges, and they have the same size: a level merges as many times more
 sources into a run as its span is narrower. So a task reads and sorts about a range of records in at most `_FAN` pieces,
-whatever the number of parts. A record is read once per level, and there are log(R) / log(`_FAN`) levels after level 0.
-If all records fit in one range, its task reads the sources itself, and there are no runs.
+whatever the number of parts. This bound holds for distinct keys: equal ones, such as those of all rows of one domain in
+an index, fall into one range, and the task of this range holds them all (40 bytes for each record of 16).
+
+A record is read once per level, and there are log(R) / log(`_FAN`) levels after level 0. If all records fit in one
+range, its task reads the sources itself, and there are no runs.
 
 A run is a file of the artifact: the number of its records below the begin of each span that the next level reads from
 it, and below the end of the last one (u64, little-endian), then the records, sorted by key. The runs are parts of their

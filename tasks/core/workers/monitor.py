@@ -25,6 +25,7 @@ class WorkerMonitor:
         self.spilled = 0
         self.peak = 0
         self._names: dict[str, str] = {}
+        self._expected: set[str] = set()
         self._spilling: set[str] = set()
         self._paused: set[str] = set()
         self._empty_since: float | None = None
@@ -35,22 +36,32 @@ class WorkerMonitor:
             log.info("%s: %s", self.name, workers_text(workers))
         self._names = {address: str(worker["name"]) for address, worker in workers.items()}
 
+    def idle(self) -> None:
+        """Nothing runs: workers that leave before the next update are not lost; time without them starts anew."""
+        self._expected.update(self._names)
+        self._empty_since = None
+
+    def expect_removal(self, address: str) -> None:
+        """Notes that the cluster retires a worker: it is not lost."""
+        self._expected.add(address)
+
     def update(self, workers: Workers) -> None:
         """Compares the current workers with those of the last update and logs the differences."""
         names = {address: str(worker["name"]) for address, worker in workers.items()}
-        if lost := self._names.keys() - names.keys():
+        if lost := self._names.keys() - names.keys() - self._expected:
             self.lost += len(lost)
             lost_names = ", ".join(sorted(self._names[address] for address in lost))
             log.warning("%s: worker %s is gone; its parts run again elsewhere", self.name, lost_names)
         if names.keys() != self._names.keys():
             log.info("%s: %s", self.name, workers_text(workers))
         self._names = names
+        self._expected.clear()
         self._empty_since = None if names else self._empty_since or time.monotonic()
         for address, worker in workers.items():
             self._update_memory(address, worker)
 
     def seconds_without_workers(self) -> float:
-        """Returns the number of seconds since the cluster lost its last worker; 0.0 if it has workers."""
+        """Returns the seconds since the update that first found no worker; 0.0 if the last update found some."""
         return time.monotonic() - self._empty_since if self._empty_since is not None else 0.0
 
     def end(self) -> None:

@@ -37,7 +37,8 @@ KEY = np.dtype([("key", "<u8"), ("part", "<u4"), ("row", "<u4")])
 """`part` is the index of the part among the merged parts, in name order."""
 
 _RANGE_KEYS = 1 << 22
-"""Approximate maximum number of keys per file: 64 MB, which one worker sorts in memory."""
+"""Approximate maximum number of distinct keys per file: 64 MB, which one worker sorts in memory. Equal keys are in one
+file, however many they are."""
 _REACHES = (1 << 12, 1 << 16, 1 << 20)
 """Distances from the estimated row to search first; 4,096 is four standard deviations in 4 M rows."""
 
