@@ -142,7 +142,7 @@ def _file_system(protocol: str, server: str, brief: bool, process: int, identity
 
 
 def _webhdfs(server: SplitResult, tries: int) -> Any:
-    from tasks.core.webhdfs import WebHdfs
+    from tasks.core.clients.webhdfs import WebHdfs
 
     if not server.hostname:
         raise StoreError("the store's URL names no server", "write webhdfs://user@host:9870/folder")

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pydantic import Field, PrivateAttr, field_validator
 
-from tasks.core import hub
+from tasks.core.clients import hub
 from tasks.core.errors import InputError, TransientError
 from tasks.filters import UNDETERMINED
 from tasks.filters.base import Annotator, Filter, Measurements, Reasons, Threshold, fields

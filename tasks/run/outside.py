@@ -10,8 +10,8 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tasks.core import hub
 from tasks.core.artifact import CODE, EXTERNAL, Artifact, ArtifactId, InputRef
+from tasks.core.clients import hub
 from tasks.core.config import Config, sha256_of_json
 from tasks.core.digest import sha256_of_stream
 from tasks.core.errors import InputError
@@ -36,7 +36,7 @@ def external_refs(hooks: Hooks[Any], config: Config, store: Store, own: Artifact
 
     Raises:
         InputError: a file or table cannot be read, or no file of a dataset matches.
-        TransientError: see `tasks.core.hub.commit_of`.
+        TransientError: see `tasks.core.clients.hub.commit_of`.
     """
     declared = hooks.external(config) if hooks.external else {}
     is_pinned = any(not isinstance(source, list) for source in declared.values())

@@ -55,8 +55,8 @@ def check_complete(store: Store) -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shortens the pauses of the clients between tries, without changing the number of tries."""
-    monkeypatch.setattr("tasks.core.webhdfs._LONGEST_PAUSE_S", 0.01)
-    monkeypatch.setattr("tasks.core.webhdfs._FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("tasks.core.clients.webhdfs._LONGEST_PAUSE_S", 0.01)
+    monkeypatch.setattr("tasks.core.clients.webhdfs._FIRST_PAUSE_S", 0.01)
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0.01)
     if find_spec("gcsfs"):
         quick = SimpleNamespace(**{**vars(asyncio), "sleep": lambda _: asyncio.sleep(0.01)})

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
 
-from tasks.core import hub
+from tasks.core.clients import hub
 from tasks.core.errors import InputError
 from tasks.core.store import Store
 
@@ -150,7 +150,7 @@ def model_file(address: str) -> list[SourceFile]:
     """Returns the file of a model of the hub that an address with a commit names, as the only item.
 
     Raises:
-        InputError, TransientError: see `tasks.core.hub.model_file`.
+        InputError, TransientError: see `tasks.core.clients.hub.model_file`.
     """
     file = hub.model_file(hub.parse_model(address))
     return [SourceFile(address, os.path.basename(file.path), file.bytes, file.digest)]

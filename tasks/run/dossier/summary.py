@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks.core.artifact import EXTERNAL, Artifact
-from tasks.core.hub import is_hub
+from tasks.core.clients.hub import is_hub
 from tasks.formats.tokens.exposure import origin_ref
 from tasks.run.dossier.corpus import WEB, Corpus
 from tasks.run.result import Json

@@ -22,9 +22,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tasks.core.artifact import EXTERNAL, Artifact, ArtifactId
+from tasks.core.clients.hub import is_hub
 from tasks.core.errors import InputError
 from tasks.core.groups import group_refs
-from tasks.core.hub import is_hub
 from tasks.core.store import Store
 from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.documents.document import CONTAMINATION, MATCHES, PARAGRAPHS, REPEATS

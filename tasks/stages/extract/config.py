@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, AwareDatetime, Field, ValidationInfo, field_validator, model_validator
 
-from tasks.core import hub
+from tasks.core.clients import hub
 from tasks.core.config import Config, Problems, SectionCopy, nearest, require_absolute
 from tasks.core.errors import InputError
 from tasks.formats.documents.structure import Form

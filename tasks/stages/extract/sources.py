@@ -11,8 +11,8 @@ import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tasks.core import hub
 from tasks.core.artifact import EXTERNAL, Artifact, ArtifactId, InputRef
+from tasks.core.clients import hub
 from tasks.core.config import sha256_of_json
 from tasks.core.errors import InputError, NothingNewError
 from tasks.core.stage import Inputs

@@ -24,8 +24,8 @@ from typing import Any
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from tasks.core import hub, parquet
 from tasks.core.artifact import EXTERNAL, Artifact, ArtifactFolder
+from tasks.core.clients import hub, parquet
 from tasks.core.config import canonical_json
 from tasks.core.digest import sha256_of
 from tasks.core.engine import Engine

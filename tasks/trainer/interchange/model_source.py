@@ -31,10 +31,10 @@ from typing import Any
 import fsspec
 
 from tasks.core import cache
+from tasks.core.clients.hub import hub_errors, stated_content, verify
 from tasks.core.config import sha256_of_json
 from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError, SluiceError, TransientError
-from tasks.core.hub import hub_errors, stated_content, verify
 from tasks.core.remote import connect, protocol_of, translate
 from tasks.trainer.interchange.address import HUB, HubModel, check_address, hub_model
 from tasks.trainer.interchange.huggingface import CONFIG, TOKENIZER, TOKENIZER_CONFIG

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tasks.core import hub as client
 from tasks.core.artifact import ArtifactId, InputRef
+from tasks.core.clients import hub as client
 from tasks.core.errors import InputError, TransientError
 from tasks.core.stage import Inputs
 from tasks.core.store import Store

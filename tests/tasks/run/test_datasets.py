@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.core import hub as client
 from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.clients import hub as client
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError, RecipeError, SluiceError, TransientError
 from tasks.core.stage import Inputs, Output

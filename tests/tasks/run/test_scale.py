@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tasks.stages.extract.identity import IDENTITY, excluded_rows
 
 from tasks.core.artifact import ArtifactRecord, FileEntry, PartRecord
 from tasks.formats.documents.document import document_id
 from tasks.run import shell
 from tasks.run.scale.plan import NOT_MEASURED, Row, plan_corpus
 from tasks.run.scale.units import COUNTED, COUNTED_ON_S3, LISTED, UNITS, Unit, unit
-from tasks.stages.extract.identity import IDENTITY, excluded_rows
 
 ROOT = Path(__file__).parents[3]
 PARTS = 1000

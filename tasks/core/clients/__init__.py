@@ -1,0 +1,1 @@
+"""Clients of servers: the Hugging Face hub, and file systems over WebHDFS."""
