@@ -59,6 +59,11 @@ class Row:
         return max(self.own, self.need.worker or 0) or None
 
     @property
+    def memory_at_least(self) -> bool:
+        """Whether `memory` leaves out workers whose memory is not measured."""
+        return self.need.worker is None or self.need.worker_at_least
+
+    @property
     def fits(self) -> bool:
         """Whether every process fits, as far as it is measured."""
         return (self.memory or 0) <= self.corpus.memory
@@ -77,7 +82,7 @@ class Row:
 
     def cells(self) -> tuple[str, ...]:
         """Returns the row of the table."""
-        work, memory = self.need.work, f"{'>' * (self.need.worker is None)}{_size_or_not(self.memory)}"
+        work, memory = self.need.work, f"{'>' * self.memory_at_least}{_size_or_not(self.memory)}"
         return (
             self.need.stage,
             _count(work.parts),
@@ -108,6 +113,7 @@ class Row:
             "memory_bytes": self.memory,
             "memory_of_own_process": self.need.own,
             "memory_of_worker": self.need.worker,
+            "memory_is_a_lower_bound": self.memory_at_least,
             "record_bytes": self.need.record,
             "requests_to_resume": work.parts * unit("requests_resume"),
             "requests_one_by_one": self.need.alone,
@@ -158,7 +164,7 @@ class ScalePlan:
                 self._advice(),
                 f"Assumed: {KNOWN_PER_PAGE} URLs known per page, one cycle of the crawl, every page gives a document, "
                 "texts and tokens without compression.",
-                f"{NOT_MEASURED}: no benchmark has the figure. > and <: nor has one the memory of the stage's workers, "
+                f"{NOT_MEASURED}: no benchmark has the figure. > and <: nor has one the memory of all workers, "
                 "or the time to open the runs of all parts.",
             ]
         )

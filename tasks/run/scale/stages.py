@@ -17,6 +17,7 @@ from tasks.stages.consolidate.resolve import DROPPED, MEMBER
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.dedup import DedupConfig
 from tasks.stages.dedup.workspace import EDGE, LABELED, LINK, PAIR, ROW_ID, VERDICT
+from tasks.stages.extract.first_pass.identity import IDENTITY
 from tasks.stages.extract.sources import PACKED_WEIGHT
 from tasks.stages.spans import SpansConfig
 from tasks.stages.tokens import TokenizerConfig
@@ -29,7 +30,11 @@ CACHE_BYTES = 50e9
 _LISTED, _DELETED = 1000, 1000
 """Files of a page of a listing, and of one request that removes files."""
 _PACKED_TOKENS = 2**28
-_RANGE_KEYS, _FAN = 1 << 22, 32
+_RANGE, _FAN = 1 << 22, 32
+"""Records of a range, and runs that a task merges (`tasks.core.range_merge`)."""
+_GROUP_WEIGHT, _FILE_WEIGHT, _INDEXED_WEIGHT = 32e6, 1e6, 1e3
+"""Of a task that reads identities, of an index, and of one of its entries (`tasks.stages.extract.first_pass`)."""
+_EXCLUSION_BYTES = 9
 _MEASURED_PER_PART = 10_000
 """Documents of a part in the benchmark of dedup."""
 _ROUNDS = 2
@@ -82,8 +87,8 @@ class Corpus:
 
     @property
     def parts(self) -> float:
-        """Parts of the documents, as `[extract] part_bytes` divides the WARC files."""
-        return math.ceil(PACKED_WEIGHT * self.warc_bytes / self.part_bytes)
+        """Parts of the documents, as `[extract] part_bytes` divides the WARC files; a file is never split."""
+        return min(self.warc_files, math.ceil(PACKED_WEIGHT * self.warc_bytes / self.part_bytes))
 
     @property
     def text(self) -> float:
@@ -148,6 +153,7 @@ class Need:
         cpu_s: CPU-seconds of all workers; None if not measured.
         own: bytes of memory of its process, by cause.
         worker: bytes of memory of a worker; None if not measured, 0 if its process does the work itself.
+        worker_at_least: whether `worker` leaves out tasks whose memory is not measured.
         record: bytes of the record of its artifact, the largest one if it has several.
         alone: requests that one process makes one after another.
         through: bytes of the store that its process reads itself.
@@ -163,10 +169,11 @@ class Need:
     alone: float = 0
     through: float = 0
     at_least: bool = False
+    worker_at_least: bool = False
 
 
 RECORDS = "records of parts"
-IDENTITIES = "identities of all pages"
+LISTED = "WARC files of the input"
 CANDIDATES = "candidates of the sample"
 
 
@@ -193,22 +200,30 @@ def _exchange(corpus: Corpus, tasks: float, runs: float, record_bytes: float, co
     return Work(head=tasks * runs * unit("head_read"), get=fetching * runs * unit("get_read"), read=fetching * size)
 
 
-def _merge(keys: float, parts: float) -> tuple[Work, float]:
-    """Returns the work of a merge of keys (`tasks.core.range_merge`), and its number of runs."""
-    ranges = max(1, math.ceil(keys / _RANGE_KEYS))
-    source, merged = keys * PART_KEY.itemsize, keys * KEY.itemsize
+def _merge(records: float, sources: float, source_bytes: float, record_bytes: float, files: int) -> tuple[Work, float]:
+    """Returns the work of a merge of records (`tasks.core.range_merge`), and its number of runs.
+
+    What its ranges write, `files` each, is not in the bytes.
+    """
+    ranges = _ranges(records)
+    read, merged = records * source_bytes, records * record_bytes
     if ranges == 1:
-        return Work(1, 3, parts, read=source, written=merged), 0
+        return Work(1, files + 1, sources, read=read), 0
     levels = max(1, math.ceil(math.log(ranges, _FAN)))
     runs = ranges * levels
     pieces = 2 * min(ranges, _FAN) * runs
-    return Work(
-        runs + ranges,
-        2 * runs + 3 * ranges,
-        parts + pieces,
-        read=source + levels * merged,
-        written=(levels + 1) * merged,
-    ), runs
+    put = 2 * runs + (files + 1) * ranges
+    return Work(runs + ranges, put, sources + pieces, read=read + levels * merged, written=levels * merged), runs
+
+
+def _merge_keys(keys: float, parts: float) -> tuple[Work, float]:
+    """Returns the work of a merge of keys (`tasks.formats.documents.key_index`), and its number of runs."""
+    work, runs = _merge(keys, parts, PART_KEY.itemsize, KEY.itemsize, 2)
+    return work + Work(written=keys * KEY.itemsize), runs
+
+
+def _ranges(records: float) -> float:
+    return max(1, math.ceil(records / _RANGE))
 
 
 def _committed(parts: float, files: float) -> float:
@@ -261,17 +276,42 @@ def publish(corpus: Corpus) -> Need:
 
 
 def extract(corpus: Corpus) -> Need:
-    """Documents; a first pass brings the identity of each page into the process of the stage."""
+    """Documents; a first pass finds copies among the identities of all pages, range by range of the hashes of URLs."""
     parts, files = corpus.parts, corpus.warc_files
+    first = first_pass(corpus)
     work = (
-        _tasks(parts, 0, 2, corpus.warc_bytes, corpus.text)
+        first
+        + _tasks(parts, 0, 2, corpus.warc_bytes, corpus.text)
         + Work(get=2 * files, head=2 * files)  # the index in the first pass, the WARC file in the second
-        + _commit(parts, 2 * parts)
+        + _commit(first.parts + parts, first.parts + 2 * parts)
     )
-    own = {IDENTITIES: corpus.pages * unit("identity_memory"), RECORDS: _committed(parts, 2)}
-    return Need(
-        "extract", work, corpus.pages * corpus.html_bytes / unit("extract_speed"), own, record=_record(parts, 2)
-    )
+    own = {
+        RECORDS: parts * unit("first_pass_part") + _opened(first.parts, 1) + _committed(parts, 2),
+        LISTED: files * unit("manifest_file"),
+    }
+    cpu = corpus.pages * corpus.html_bytes / unit("extract_speed")
+    worker = min(corpus.pages, _RANGE) * unit("identity_memory")
+    return Need("extract", work, cpu, own, worker, _record(parts, 2), worker_at_least=True)
+
+
+def first_pass(corpus: Corpus) -> Work:
+    """Returns the work of the first pass of `extract` without the reading of its input.
+
+    Bytes are those of a corpus all of whose pages are excluded.
+    """
+    rows, parts, ranges = corpus.pages, corpus.parts, _ranges(corpus.pages)
+    weight = (corpus.warc_files * _FILE_WEIGHT + rows * _INDEXED_WEIGHT) / parts
+    groups = math.ceil(parts / max(1, _GROUP_WEIGHT // weight))
+    # Each part reads its bytes of the ranges; a bound between ranges can be inside of a part.
+    reasons = Work(get=parts + ranges - 1, read=rows, written=rows)
+    if groups == 1:
+        return _tasks(1, 0, 1, 0, 0) + reasons
+    work = _tasks(groups, 0, 1, 0, rows * IDENTITY.itemsize) + reasons
+    work += _merge(rows, groups, IDENTITY.itemsize, IDENTITY.itemsize, 1)[0]
+    if ranges > 1:
+        work += _merge(rows, ranges, _EXCLUSION_BYTES, _EXCLUSION_BYTES, 1)[0]
+        work += Work(written=rows * _EXCLUSION_BYTES)
+    return work
 
 
 def annotate(corpus: Corpus) -> Need:
@@ -329,7 +369,7 @@ def consolidate(corpus: Corpus) -> Need:
     links = corpus.pages * (unit("verified_pairs") + unit("equal_pairs"))
     buckets = max(1, math.ceil(8 * links / DedupConfig().records_per_bucket))
     members = corpus.pages * unit("verified_pairs")
-    keys, runs = _merge(2 * (corpus.pages - corpus.kept), parts)
+    keys, runs = _merge_keys(2 * (corpus.pages - corpus.kept), parts)
     work = (
         _tasks(parts, groups + 2, 1, corpus.text, 0)  # survivors
         + _tasks(buckets, 1, 1, 0, 0)
@@ -364,7 +404,7 @@ def tokenizer(corpus: Corpus) -> Need:
 def encode(corpus: Corpus) -> Need:
     """Token shards, two for each part and source, with their checksums, index and keys."""
     parts, text = corpus.parts, corpus.kept * corpus.text_bytes
-    keys, runs = _merge(3 * corpus.kept, parts)
+    keys, runs = _merge_keys(3 * corpus.kept, parts)
     written = corpus.token_bytes + corpus.kept * unit("index_bytes")
     work = (
         _tasks(parts, 1, 0, text, 0, records=0)  # the held-out share

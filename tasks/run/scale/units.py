@@ -146,8 +146,12 @@ UNITS = {
     "spans_memory": Unit(
         7.55e9, "bytes of memory of spans, groups of 256 M tokens", "explain", ("sizes", 2, "peak_gib"), factor=2**30
     ),
-    # Memory of the process of a stage, counted by allocations, and sizes of records.
-    "identity_memory": Unit(240, "bytes of memory of extract per row, at the peak of the first pass", COUNTED),
+    # Memory counted by allocations, and sizes of records.
+    "manifest_file": Unit(836, "bytes of memory of extract per WARC file of its input", COUNTED),
+    "first_pass_part": Unit(
+        3_425, "bytes of memory of extract per part, at the peak of the first pass, without records", COUNTED
+    ),
+    "identity_memory": Unit(132, "bytes of memory of a task of extract per identity of its range", COUNTED),
     "candidate_memory": Unit(230, "bytes of memory of a candidate of the tokenizer's sample", COUNTED),
     "committed_part": Unit(1_990, "bytes of memory of a part's record when it is committed, without files", COUNTED),
     "committed_file": Unit(1_090, "bytes of memory of a file's entry when it is committed", COUNTED),

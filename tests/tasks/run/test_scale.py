@@ -4,20 +4,35 @@ import functools
 import hashlib
 import json
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import pyarrow as pa
 import pytest
-from tasks.stages.extract.identity import IDENTITY, excluded_rows
 
-from tasks.core.artifact import ArtifactRecord, FileEntry, PartRecord
+from tasks.core import range_merge
+from tasks.core.artifact import Artifact, ArtifactId, ArtifactRecord, FileEntry, PartRecord
+from tasks.core.commit import commit
+from tasks.core.config import Config
+from tasks.core.engine import Engine
+from tasks.core.part import PartSpec, part_names
+from tasks.core.stage import Inputs, Output, Report
+from tasks.core.store import Store
 from tasks.formats.documents.document import document_id
+from tasks.formats.warc.archive import MANIFEST, MANIFEST_SCHEMA
 from tasks.run import shell
+from tasks.run.scale import stages as scale_stages
 from tasks.run.scale.plan import NOT_MEASURED, Row, plan_corpus
+from tasks.run.scale.stages import Corpus, first_pass
 from tasks.run.scale.units import COUNTED, COUNTED_ON_S3, LISTED, UNITS, Unit, unit
+from tasks.stages.extract.config import ExtractConfig
+from tasks.stages.extract.first_pass import exclusions
+from tasks.stages.extract.first_pass.exclusions import PartInput, exclude_rows
+from tasks.stages.extract.first_pass.identity import Identity
+from tasks.stages.extract.partitioning import arrange
+from tasks.stages.extract.sources import InputUnit, input_units
 
 ROOT = Path(__file__).parents[3]
 PARTS = 1000
@@ -86,17 +101,140 @@ def test_records_of_parts_take_the_planned_memory_and_bytes(files: int) -> None:
         assert measured / PARTS == pytest.approx(planned, rel=0.1), name
 
 
-def test_identities_and_candidates_take_the_planned_memory() -> None:
-    rows, per_part = 100_000, 1000
-    ids = [document_id(f"https://a.example/{number}", "sha1:").encode() for number in range(rows)]
-    parts = [
-        np.array([(ids[row], row + 1, False) for row in range(first, first + per_part)], IDENTITY)
-        for first in range(0, rows, per_part)
-    ]
-    most, _ = peak(lambda: excluded_rows([*parts]))
-    held = IDENTITY.itemsize  # the arrays of the parts, which were there before
-    assert most / rows + held == pytest.approx(unit("identity_memory"), rel=0.1)
-    _, candidates = peak(lambda: [((1 << 62) + row, ids[row].decode(), "", 3000 + row) for row in range(rows)])
+def manifest(store: Store, files: int, records: int) -> Artifact:
+    """Commits the `warc` artifact of some WARC files, which are not there; each is as large as a part."""
+    output = Output(store, ArtifactId("crawl/web/warc", "2026-11"), "1" * 64)
+    rows = []
+    for number in range(files):
+        segment, name = "crawl/web/segment/p017", f"part-{number:05d}-of-{files:05d}"
+        paths = {"path": f"{segment}/2026-11/warc/{name}.warc.gz", "index": f"{segment}/2026-11/index/{name}.cdxj"}
+        sha = hashlib.sha256(name.encode()).hexdigest()
+        rows.append({"segment": f"{segment}@2026-11", "sha256": sha, "bytes": 16_000_000, "records": records, **paths})
+    with output.part("warc", conserved=False) as part:
+        part.write_table(MANIFEST, pa.Table.from_pylist(rows, MANIFEST_SCHEMA))
+    return commit(output, "tasks.stages.crawl.publish", 1, Config(), (), Report())
+
+
+class FirstPass:
+    """The first pass of extract over WARC files whose indexes are drawn: each page is captured `copies` times.
+
+    Args:
+        store: an empty store.
+        files: WARC files, each a part and a group.
+        rows: captures of a file.
+        copies: captures of each page, over all files.
+    """
+
+    def __init__(self, store: Store, files: int, rows: int, copies: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        pages = files * rows // copies
+
+        def drawn(unit: InputUnit, *_: object) -> Iterator[Identity]:
+            number = int(unit.file.path.rpartition("/part-")[2].partition("-")[0])
+            for row in range(number * rows, (number + 1) * rows):
+                page = row % pages
+                yield ((page << 64) // pages, page.to_bytes(16, "big"), page + 1, False)
+
+        monkeypatch.setattr(exclusions, "unit_identities", drawn)
+        monkeypatch.setattr(exclusions, "_GROUP_WEIGHT", 1)
+        self.warc = manifest(store, files, rows)
+        self.output = Output(store, ArtifactId("crawl/web/extracted", "2026-11"), "2" * 64)
+        self.units: list[InputUnit] = []
+        self.tasks = 0
+
+    def list_units(self) -> list[InputUnit]:
+        self.units = input_units(ExtractConfig(), Inputs({"warc": self.warc}), self.output.address)
+        return self.units
+
+    def find(self) -> tuple[object, ...]:
+        """Returns what the process of the stage holds after the pass."""
+        parts = arrange(self.units, ExtractConfig())
+        inputs = [PartInput(ExtractConfig(), tuple(units)) for units in parts]
+        specs = list(map(PartSpec, part_names(len(parts)), inputs))
+        engine = CountingEngine()
+        found = exclude_rows(specs, self.units, self.output, engine)
+        self.tasks = engine.tasks
+        return parts, specs, found, self.output.committed
+
+
+class CountingEngine(Engine):
+    """Runs tasks in this process, and counts them."""
+
+    tasks = 0
+
+    def map(self, fn: Callable[[Any], Any], items: Any) -> Iterator[tuple[int, Any]]:
+        self.tasks += len(items)
+        yield from super().map(fn, items)
+
+
+def test_extract_takes_the_planned_memory_for_its_files_and_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for files in (8, 150):  # the first run imports modules
+        run = FirstPass(Store(str(tmp_path / f"{files}")), files, 2, 2, monkeypatch)
+        listed, _ = peak(run.list_units)
+        most, _ = peak(run.find)
+    assert listed / files == pytest.approx(unit("manifest_file"), rel=0.1)
+    assert len(arrange(run.units, ExtractConfig())) == files
+    records = unit("read_part") + unit("read_file")
+    assert most / files == pytest.approx(unit("first_pass_part") + records, rel=0.1)
+
+
+def test_a_range_of_identities_takes_the_planned_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = FirstPass(Store(str(tmp_path)), 8, 5000, 1, monkeypatch)
+    run.list_units()
+    most, _ = peak(run.find)
+    assert run.tasks == 8 + 1
+    assert most / (8 * 5000) == pytest.approx(unit("identity_memory"), rel=0.1)
+
+
+def test_the_first_pass_of_extract_costs_the_planned_tasks_requests_and_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, rows = 9, 1000
+    for module, prefix in ((exclusions, "_RANGE_ROWS"), (scale_stages, "_RANGE")):
+        assert getattr(module, prefix) == 1 << 22
+        monkeypatch.setattr(module, prefix, rows)
+    for module in (range_merge, scale_stages):
+        assert module._FAN == 32
+        monkeypatch.setattr(module, "_FAN", 3)
+    for name in ("_GROUP_WEIGHT", "_FILE_WEIGHT", "_INDEXED_WEIGHT"):
+        assert getattr(exclusions, name) == getattr(scale_stages, name)
+    monkeypatch.setattr(scale_stages, "_GROUP_WEIGHT", 1)
+    assert exclusions._EXCLUSION.itemsize == scale_stages._EXCLUSION_BYTES
+
+    run = FirstPass(store := Store(str(tmp_path)), files, rows, 100, monkeypatch)
+    run.list_units()
+    got: list[int] = []
+    for name in ("read", "read_range"):
+        count_reads(name, got, monkeypatch)
+    found = run.find()[2]
+    assert [len(spec.payload.excluded.reasons()) for spec in found] == [rows] * files  # type: ignore[attr-defined]
+    written = store.sizes("crawl/web/extracted/2026-11")
+    planned = first_pass(Corpus(files * rows, 1, 1, 1, 1, 1))
+    assert run.tasks == planned.parts
+    assert len(written) == planned.put
+    assert len(got) == pytest.approx(planned.get, rel=0.05)
+    assert sum(got) == pytest.approx(planned.read, rel=0.05)
+    in_files = sum(size for path, size in written.items() if path.endswith(".bin"))
+    assert in_files == pytest.approx(planned.written, rel=0.05)
+
+
+def count_reads(name: str, got: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the store note the bytes of each read."""
+    read = getattr(Store, name)
+
+    def noted(*args: Any) -> bytes:
+        data: bytes = read(*args)
+        got.append(len(data))
+        return data
+
+    monkeypatch.setattr(Store, name, noted)
+
+
+def test_candidates_take_the_planned_memory() -> None:
+    rows = 100_000
+    ids = [document_id(f"https://a.example/{number}", "sha1:") for number in range(rows)]
+    _, candidates = peak(lambda: [((1 << 62) + row, ids[row].encode().decode(), "", 3000 + row) for row in range(rows)])
     assert candidates / rows == pytest.approx(unit("candidate_memory"), rel=0.1)
 
 
@@ -131,15 +269,15 @@ def test_a_corpus_that_does_not_fit_names_the_stage_the_cause_and_the_limit() ->
     assert fits.first is None
     assert "every stage fits into 64 GB a process" in fits.text()
     assert fails.first
-    assert fails.first.need.stage == "extract"
-    for words in ("extract does not fit", "the limit is 64 GB", "2.4 TB are identities of all pages"):
+    assert fails.first.need.stage == "tokenizer"
+    for words in ("tokenizer does not fit", "the limit is 64 GB", "600 GB are candidates of the sample"):
         assert words in fails.text()
-    most = 1e8 * 64e9 / stages(1e8)["extract"].own
-    assert most < 64e9 / unit("identity_memory")
+    row = stages(1e9)["tokenizer"]
+    most = 1e9 * 64e9 / row.own
     assert plan_corpus(0.99 * most).first is None
     failed = plan_corpus(1.01 * most).first
     assert failed
-    assert failed.need.stage == "extract"
+    assert failed.need.stage == "tokenizer"
 
 
 def test_parts_grow_until_their_records_fit_and_a_given_size_is_used() -> None:
