@@ -24,9 +24,10 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
+from tasks.core import parquet
 from tasks.core.artifact import EXTERNAL as OUTSIDE
 from tasks.core.artifact import Artifact, InputRef, fingerprint
-from tasks.core.clients import hub, parquet
+from tasks.core.clients import hub
 from tasks.core.commit import commit
 from tasks.core.config import Config, changes, sha256_of_json
 from tasks.core.engine import Engine

@@ -21,7 +21,8 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from tasks.core.clients import hub, parquet
+from tasks.core import parquet
+from tasks.core.clients import hub
 from tasks.core.errors import InputError
 from tasks.formats.documents.external_files import ZIP, SourceFile, codec_of
 from tasks.formats.documents.json_rows import rows as json_rows

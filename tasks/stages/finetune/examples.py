@@ -24,8 +24,9 @@ from typing import Any
 import pyarrow as pa
 from tokenizers import Tokenizer
 
+from tasks.core import parquet
 from tasks.core.artifact import EXTERNAL, Artifact, ArtifactFolder
-from tasks.core.clients import hub, parquet
+from tasks.core.clients import hub
 from tasks.core.config import canonical_json
 from tasks.core.digest import sha256_of
 from tasks.core.engine import Engine
