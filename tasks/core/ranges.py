@@ -61,9 +61,9 @@ same items and end within one run."""
 
 
 @contextlib.contextmanager
-def checksummed_file(part: Part, path: str, rows: int | None = None) -> Iterator[BinaryIO]:
+def checksummed_file(part: Part, path: str, rows: int | None = None, tokens: int | None = None) -> Iterator[BinaryIO]:
     """Yields a binary file of a part, as `Part.file` does; afterwards writes the checksums of its blocks."""
-    with part.file(path, rows=rows) as raw:
+    with part.file(path, rows, tokens) as raw:
         writer = ChecksumWriter(raw)
         yield cast(BinaryIO, writer)
     with part.file(checksums_path(path)) as sums:

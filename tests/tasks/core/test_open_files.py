@@ -19,7 +19,7 @@ from tasks.core.ranges import RangeReader, ReadRequest, checksummed_file
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.formats.tokens.plan import Plan
-from tasks.formats.tokens.shard import ShardSet
+from tasks.formats.tokens.shard import ShardEntry, ShardSet
 from tasks.stages.spans import SpansConfig
 from tasks.stages.tokens import EncodeConfig, PackConfig, pack
 from tests.conftest import run_stage_in
@@ -90,7 +90,7 @@ def open_one_too_many(path: str) -> None:
             held.append(open(path, "rb"))  # noqa: SIM115
     except OSError:
         try:
-            ShardSet({"a-train-00000-000": path}, {}, None).shard("a-train-00000-000")
+            ShardSet({"a-train-00000-000": ShardEntry(path, 1, 1)}, None).shard("a-train-00000-000")
         except InputError as error:
             print(error)
 

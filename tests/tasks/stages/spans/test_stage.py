@@ -40,7 +40,8 @@ def shards_in(folder: Path, shards: list[Documents], heldout: Documents, vocab_s
         tokens = [np.array([*document, EOS], dtype=fmt.dtype) for document in documents]
         uids = [f"{split}{index:04d}{row:04d}".encode()[:16].ljust(16) for row in range(len(documents))]
         name = shard_name("web", split, index, 0)
-        with output.part(name, conserved=False) as part, part.file(f"shards/{name}.arrow") as file:
+        path, count = f"shards/{name}.arrow", sum(map(len, tokens))
+        with output.part(name, conserved=False) as part, part.file(path, len(tokens), count) as file:
             write_shard(file, buffer_of("web", split, uids, tokens, [1] * len(documents)), fmt)
     return commit(output, "by hand", 1, Config(), [], Report())
 

@@ -20,10 +20,10 @@ from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.formats.tokens import plan
 from tasks.formats.tokens.plan import Plan
-from tasks.formats.tokens.shard import ShardSet
+from tasks.formats.tokens.shard import Shard, ShardSet, shard_path
 from tasks.stages.tokens import EncodeConfig, PackConfig, pack
 from tasks.stages.tokens.pack import Documents, PackedSequences, best_fit, concat
-from tests.corpora import tokens_in
+from tests.corpora import corpus, tokens_in
 from tests.s3_server import S3Server
 
 LENGTHS = st.lists(st.lists(st.integers(1, 40), max_size=12), min_size=1, max_size=4)
@@ -121,6 +121,29 @@ def test_the_parts_of_a_packed_source_do_not_depend_on_the_workers(
         assert sequence in plan.sequences_of("web", plan.shards[rows[-1][0]], rows[-1][1])
 
 
+def test_a_thousand_shards_are_packed_by_their_record_and_index(tmp_path: Path, run_stage: Callable) -> None:
+    made = tokens_in(tmp_path, corpus(1_000), encode=EncodeConfig(shard_tokens=1, heldout_share=0.1))
+    shards = ShardSet.open(made.shards)
+    assert len(shards.all_names) == 1_000
+    summary = json.loads(made.plan.read("plan/summary.json"))
+    others = shards.all_names[1:]
+    for name in others:
+        os.unlink(made.shards.local(shard_path(name)))
+    again = run_stage("tasks.stages.tokens.pack", PackConfig(seq_len=32), {"shards": made.shards}, version="again")
+    assert again.record.content == made.plan.record.content
+    for source in shards.sources:
+        assert summary["heldout_documents"][source] == len(shards.names(source, "heldout"))
+
+
+@pytest.mark.parametrize("by", ["source", "language", "source+tier"])
+def test_packing_opens_no_shard(tmp_path: Path, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a shard was opened")
+
+    monkeypatch.setattr(Shard, "__init__", refuse)
+    assert sum(Plan.open(tokens_in(tmp_path, by=by).plan).sequences.values())
+
+
 @pytest.mark.parametrize("method", ["concat", "best_fit"])
 def test_the_summary_counts_what_was_packed_dropped_and_padded(
     tmp_path: Path, method: Literal["concat", "best_fit"]
@@ -129,8 +152,11 @@ def test_the_summary_counts_what_was_packed_dropped_and_padded(
     shards, summary = ShardSet.open(made.shards), json.loads(made.plan.read("plan/summary.json"))
     for source in shards.sources:
         assert summary["tokens"][source] == summary["sequences"][source] * 32 - summary["padding_tokens"][source]
-        assert summary["tokens"][source] + summary["dropped_tokens"][source] == shards.n_tokens(source)
-        assert summary["heldout_tokens"][source] == shards.n_tokens(source, "heldout")
+        for split, counted in (("train", "tokens"), ("heldout", "heldout_tokens")):
+            tokens = sum(shards.shard(name).n_tokens for name in shards.names(source, split))
+            dropped = summary["dropped_tokens"][source] if split == "train" else 0
+            assert summary[counted][source] + dropped == tokens == shards.n_tokens(source, split)
+        assert summary["heldout_documents"][source] == sum(1 for _ in shards.heldout(source))
     assert all(count < 32 for count in summary["dropped_tokens"].values())
     assert sum(summary["padding_tokens" if method == "concat" else "dropped_tokens"].values()) == 0
     assert summary["vocab_size"] == 300
