@@ -193,7 +193,7 @@ def make_plan(output: Output, shards: ShardSet) -> int:
     parts = {"web": [{"sequences": len(packed.lengths), "first_shard": 0, "last_shard": len(names) - 1}]}
     with output.part("web", conserved=False) as part:
         for array, values in arrays_of(packed.slices, packed.lengths):
-            with ranges.checksummed_file(part, f"plan/{array_name('web', 0, array)}") as file:
+            with ranges.checksummed_file(part, f"plan/{array_name('web', 0, array)}", len(values)) as file:
                 write_array(file, values)
         with part.file("plan/summary.json") as file:
             summary = {

@@ -30,7 +30,7 @@ from tasks.core.artifact import Artifact, FileEntry
 from tasks.core.cache import BlockCache
 from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError
-from tasks.core.open_files import MOST_MAPS, exhausted, load_array, map_file, read_header
+from tasks.core.open_files import MOST_MAPS, exhausted, load_array, map_file
 from tasks.core.part import Part
 
 CHECKSUMS = "checksums"
@@ -42,9 +42,6 @@ Measured with a loopback server of 10 ms latency and 32 requests in flight (`ben
 136 and 363 MB/s. So 256 KiB starts as fast as 64 KiB, and fills the cache four times as fast with a quarter of the
 requests.
 """
-_LARGEST_HEADER = 4096
-"""Bytes in which the header of an array of numbers is; they are in its first block."""
-
 REMEDY = "restore the file; or remove its artifact, and run the stage that makes it again"
 IN_FLIGHT = 32
 """Concurrent requests of one reader. A round trip to an object store takes 10 to 50 ms, the transfer of a 256 KiB block
@@ -115,9 +112,9 @@ class RangeReader:
         if missing:
             list(self._pool.map(partial(_fetch, files), sorted(missing.items())))
 
-    def size(self, number: int) -> int:
-        """Returns the size of a file in bytes."""
-        return self._files[number].bytes
+    def entry(self, number: int) -> FileEntry:
+        """Returns the entry of a file in the record."""
+        return self._files[number]
 
     def _opened(self, numbers: set[int]) -> "dict[int, _BlockFile]":
         files = {number: file for number in numbers if (file := self._open.get(number))}
@@ -167,7 +164,7 @@ class RangeFile(io.RawIOBase):
 
     def __init__(self, reader: RangeReader, number: int) -> None:
         self._reader, self._number = reader, number
-        self._size, self._position = reader.size(number), 0
+        self._size, self._position = reader.entry(number).bytes, 0
 
     def readable(self) -> bool:
         """Always."""
@@ -200,26 +197,27 @@ class RangeFile(io.RawIOBase):
 
 
 class RangeArray:
-    """A `.npy` file, shape (n,), of a `RangeReader`. Thread-safe.
+    """A one-dimensional `.npy` file of a `RangeReader`, whose length is the number of rows in the record. Thread-safe.
 
     Args:
         reader: the reader.
         number: index of the file in the reader's paths.
+        dtype: of its items. Nothing is read to find out: these are the last bytes of the file.
 
     Raises:
-        InputError: (here and when reading) see `RangeReader`.
-        ValueError: the file is not a one-dimensional NumPy array.
+        InputError: (when reading) see `RangeReader`.
+        ValueError: the file has no such items.
     """
 
-    def __init__(self, reader: RangeReader, number: int) -> None:
-        file = cast(BinaryIO, RangeFile(reader, number))
-        # Read before it is parsed under the lock: reading parses checksums, which takes the same lock.
-        head = io.BytesIO(file.read(_LARGEST_HEADER))
-        shape, _, self.dtype = read_header(head)
-        if len(shape) != 1:
-            raise ValueError(f"it has the shape {shape}")
-        self.ndim = 1
-        self._reader, self._number, self._length, self._first = reader, number, int(shape[0]), head.tell()
+    ndim = 1
+
+    def __init__(self, reader: RangeReader, number: int, dtype: "np.dtype[Any]") -> None:
+        self.reader, self._number, self.dtype = reader, number, dtype
+        entry = reader.entry(number)
+        self._length = entry.rows or 0
+        self._first = entry.bytes - self._length * dtype.itemsize
+        if entry.rows is None or self._first <= 0:
+            raise ValueError(f"it has not {entry.rows} items of {dtype} in {entry.bytes:,} bytes")
         self._run = lru_cache(_RUNS)(self._read)
 
     def __len__(self) -> int:
@@ -234,10 +232,25 @@ class RangeArray:
         first, end, _ = index.indices(self._length)
         return self._read(first, max(0, end - first))
 
+    def request(self, first: int, out: memoryview) -> ReadRequest:
+        """Returns the request of the items from `first` on that fill `out`."""
+        return ReadRequest(self._number, self._first + first * self.dtype.itemsize, out)
+
     def _read(self, first: int, count: int) -> NDArray[Any]:
-        out = bytearray(count * self.dtype.itemsize)
-        self._reader.read([ReadRequest(self._number, self._first + first * self.dtype.itemsize, memoryview(out))])
-        return np.frombuffer(out, self.dtype)
+        return read_together([(self, first, first + count)])[0]
+
+
+def read_together(wanted: Sequence[tuple[RangeArray, int, int]]) -> list[NDArray[Any]]:
+    """Returns the items (array, first, end) of arrays of one reader, fetching missing blocks at the same time.
+
+    Raises:
+        InputError: see `RangeReader`.
+    """
+    outs = [bytearray((end - first) * array.dtype.itemsize) for array, first, end in wanted]
+    requests = [array.request(first, memoryview(out)) for (array, first, _), out in zip(wanted, outs, strict=True)]
+    if wanted:
+        wanted[0][0].reader.read(requests)
+    return [np.frombuffer(out, array.dtype) for (array, _, _), out in zip(wanted, outs, strict=True)]
 
 
 def checksum(data: bytes | memoryview) -> int:
