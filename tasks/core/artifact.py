@@ -356,6 +356,11 @@ class Artifact(ArtifactFolder):
         """Returns the artifact limited to files whose paths begin with one of `prefixes`."""
         return Artifact(self.store, self.address, self.record, prefixes)
 
+    def limited_to(self, parts: Iterable[PartRecord]) -> "Artifact":
+        """Returns the artifact with some of its parts, for a worker that reads only those."""
+        record = self.record.model_copy(update={"parts": tuple(parts)})
+        return Artifact(self.store, self.address, record, self.only)
+
     @property
     def parts(self) -> tuple[PartRecord, ...]:
         """The committed parts, sorted by name."""

@@ -155,30 +155,28 @@ METHODS = {"concat": concat, "best_fit": best_fit}
 
 
 class _PackJob(NamedTuple):
-    """One part to pack: a source's documents in some shards; `numbers` are those of the shards in the plan."""
+    """One part to pack: a source's documents in some shards."""
 
     source: str
     number: int
+    artifact: Artifact
+    """With the parts that have these shards."""
     shards: tuple[IndexedRows, ...]
     numbers: tuple[int, ...]
+    """Those of the shards in the plan."""
 
 
 def run(config: PackConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
     """Packs every source; raises InputError if no source fills a sequence, or there is no column `by`."""
     artifact, shards = inputs["shards"], ShardSet.open(inputs["shards"])
     contents = _sources(shards) if config.by == SOURCE else _values(artifact, shards, config.by, engine)
-    numbers, places = {name: number for number, name in enumerate(shards.all_names)}, indexed_rows(artifact)
-    jobs = [
-        _PackJob(source, number, tuple(places[name] for name in names), tuple(numbers[name] for name in names))
-        for source, tokens in contents.items()
-        for number, names in enumerate(_groups(tokens, _PART_TOKENS))
-    ]
+    jobs = _jobs(artifact, shards, contents)
     specs = [PartSpec(f"{job.source}-{job.number:05d}", job) for job in jobs]
     left_out = {
         TAKEDOWN: withheld_rows(artifact, tombstones_of(inputs)),
         SUPERSEDED: superseded_rows(artifact),
     }
-    records = output.map_parts(engine, partial(_pack, artifact, config, left_out, _repeats(config, inputs)), specs)
+    records = output.map_parts(engine, partial(_pack, config, left_out, _repeats(config, inputs)), specs)
     metrics = {record.name: {name: int(value) for name, value in record.metrics.items()} for record in records}
     counts = [metrics[spec.name] for spec in specs]
     if not any(count["sequences"] for count in counts):
@@ -216,9 +214,10 @@ def _values(artifact: Artifact, shards: ShardSet, by: str, engine: Engine) -> di
     for name in shards.all_names:
         if parse_shard_name(name)[1] == TRAIN:
             by_part[shards.entry(name).part].append(name)
-    groups, found = list(by_part.values()), dict[str, dict[str, int]]()
-    for number, counts in engine.map(partial(_count_values, artifact, by), groups):
-        found |= zip(groups[number], counts, strict=True)
+    groups = [(artifact.limited_to([part]), by_part[part.name]) for part in artifact.parts if part.name in by_part]
+    found: dict[str, dict[str, int]] = {}
+    for number, counts in engine.map(partial(_count_values, by), groups):
+        found |= zip(groups[number][1], counts, strict=True)
     tokens_by_shard: dict[str, dict[str, int]] = defaultdict(dict)
     for name in sorted(found):
         for value, count in found[name].items():
@@ -231,10 +230,10 @@ def _values(artifact: Artifact, shards: ShardSet, by: str, engine: Engine) -> di
     return dict(sorted(tokens_by_shard.items()))
 
 
-def _count_values(artifact: Artifact, by: str, names: Sequence[str]) -> list[dict[str, int]]:
-    """Returns the tokens of each value of a column, for each of some shards."""
+def _count_values(by: str, shards: tuple[Artifact, Sequence[str]]) -> list[dict[str, int]]:
+    """Returns the tokens of each value of a column, for each of some shards of an artifact."""
     counts = []
-    for column, lengths in _labels(artifact, by, names):
+    for column, lengths in _labels(shards[0], by, shards[1]):
         tokens = np.bincount(column.indices.to_numpy(), lengths, len(column.dictionary)).astype(np.int64)
         pairs = zip(column.dictionary.to_pylist(), tokens.tolist(), strict=True)
         counts.append({value: count for value, count in pairs if count})
@@ -259,6 +258,18 @@ def _format(artifact: Artifact, name: str) -> TokenFormat:
     return found
 
 
+def _jobs(artifact: Artifact, shards: ShardSet, contents: Mapping[str, dict[str, int]]) -> list[_PackJob]:
+    """Returns the parts to pack, each with the part of the record that its worker needs."""
+    numbers, places = {name: number for number, name in enumerate(shards.all_names)}, indexed_rows(artifact)
+    records, jobs = {part.name: part for part in artifact.parts}, []
+    for source, tokens in contents.items():
+        for number, names in enumerate(_groups(tokens, _PART_TOKENS)):
+            of_job = tuple(places[name] for name in names)
+            limited = artifact.limited_to(records[part] for part in dict.fromkeys(shard.part for shard in of_job))
+            jobs.append(_PackJob(source, number, limited, of_job, tuple(numbers[name] for name in names)))
+    return jobs
+
+
 def _groups(tokens: dict[str, int], part_tokens: int) -> list[list[str]]:
     """Groups shards, in order of their names, into parts of about `part_tokens` tokens; at least one."""
     groups: list[list[str]] = [[]]
@@ -273,14 +284,13 @@ def _groups(tokens: dict[str, int], part_tokens: int) -> list[list[str]]:
 
 
 def _pack(
-    artifact: Artifact,
     config: PackConfig,
     left_out: Mapping[str, Rows],
     repeats: ArtifactFolder | None,
     part: Part,
     job: _PackJob,
 ) -> None:
-    documents = _documents(artifact, job, config.by)
+    documents = _documents(job, config.by)
     part.count_in(len(documents.row))
     for reason, rows in left_out.items():
         is_kept = _is_in_none(job, documents, rows)
@@ -334,14 +344,14 @@ def _without_repeats(repeats: ArtifactFolder, documents: Documents, job: _PackJo
     return Documents(*map(np.concatenate, zip(*pieces, strict=True)))
 
 
-def _documents(artifact: Artifact, job: _PackJob, by: str) -> Documents:
+def _documents(job: _PackJob, by: str) -> Documents:
     if by == SOURCE:
         of_source = [np.arange(shard.rows) for shard in job.shards]
     else:
-        labels = _labels(artifact, by, [shard.shard for shard in job.shards])
+        labels = _labels(job.artifact, by, [shard.shard for shard in job.shards])
         of_source = [_rows_with(column, job.source) for column, _ in labels]
     columns = []
-    for number, rows, records in zip(job.numbers, of_source, read_records(artifact, job.shards), strict=True):
+    for number, rows, records in zip(job.numbers, of_source, read_records(job.artifact, job.shards), strict=True):
         offset, length = (records[name][rows].astype(np.int64) for name in ("offset", "tokens"))
         columns.append((np.full(len(rows), number), rows, offset, length))
     empty = [np.empty(0, np.int64)] * len(Documents._fields)
