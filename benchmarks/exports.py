@@ -155,9 +155,9 @@ def make_tokens(store: Store) -> str:
             name.split("-")[0], name.split("-")[1], [bytes.fromhex(i) for i in ids], tokens, [1] * DOCUMENTS
         )
         with shards.part(part_name, conserved=False) as part:
-            with ranges.checksummed_file(part, f"shards/{name}.arrow", rows=DOCUMENTS) as file:
-                offsets = write_shard(file, buffer, FMT)
             sizes = np.array(list(map(len, tokens)))
+            with ranges.checksummed_file(part, f"shards/{name}.arrow", DOCUMENTS, int(sizes.sum())) as file:
+                offsets = write_shard(file, buffer, FMT)
             write_index(part, [IndexedShard(name, buffer.uids, pa.array(urls), offsets, sizes)])
     with open_engine(workers=0) as engine:
         merge(shards, engine, [shards.committed[name] for name in part_names(PARTS)])

@@ -24,9 +24,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import fmean
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from benchmarks.harness import keep, parser, peer_python
@@ -35,9 +36,10 @@ from tasks.core import ranges
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config
-from tasks.core.ranges import IN_FLIGHT, ChecksumWriter
+from tasks.core.ranges import IN_FLIGHT
 from tasks.core.stage import Inputs, Output, Report
 from tasks.core.store import Store
+from tasks.formats.tokens.index import IndexedShard, write_index
 from tasks.formats.tokens.shard import FOLDER, TRAIN, ShardSet, TokenFormat, shard_name, write_shard
 from tasks.stages.tokens import PackConfig
 from tasks.trainer.config import TrainConfig, TrainSpec
@@ -125,13 +127,12 @@ def make(folder: Path, tokens: int) -> None:
         lengths = np.maximum(8, random.lognormal(6, 1.1, SHARD_TOKENS // 740)).astype(int)
         documents = [np.append(random.integers(1, VOCAB, n, dtype=np.uint16), np.uint16(0)) for n in lengths]
         buffer = buffer_of("web", TRAIN, [random.bytes(16) for _ in documents], documents, [1] * len(documents))
-        name = f"{FOLDER}/{shard_name('web', TRAIN, number, 0)}.arrow"
+        name, sizes = shard_name("web", TRAIN, number, 0), np.array([len(one) for one in documents])
         with output.part(f"{number:05d}", conserved=False) as part:
-            with part.file(name, rows=len(documents)) as file:
-                checked = ChecksumWriter(file)
-                write_shard(cast(BinaryIO, checked), buffer, fmt)
-            with part.file(ranges.checksums_path(name)) as file:
-                file.write(checked.checksums())
+            with ranges.checksummed_file(part, f"{FOLDER}/{name}.arrow", len(sizes), int(sizes.sum())) as file:
+                offsets = write_shard(file, buffer, fmt)
+            urls = pa.array([f"https://site-{number}.example.org/{row}" for row in range(len(sizes))])
+            write_index(part, [IndexedShard(name, buffer.uids, urls, offsets, sizes)])
     shards = commit(output, "by hand", 1, Config(), [], Report())
     run_stage_in(folder, "tasks.stages.tokens.pack", PackConfig(seq_len=SEQ_LEN), {"shards": shards}, kind="plan")
 

@@ -161,7 +161,7 @@ def write(output: Output, fmt: TokenFormat, number: int, flat: NDArray[np.uint16
     uids = [number.to_bytes(8, "big") + row.to_bytes(8, "big") for row in range(len(documents))]
     with output.part(name, conserved=False) as part:
         sizes = [len(one) for one in documents]
-        with ranges.checksummed_file(part, f"shards/{name}.arrow", rows=len(documents)) as file:
+        with ranges.checksummed_file(part, f"shards/{name}.arrow", len(documents), sum(sizes)) as file:
             buffer = buffer_of("web", "train", uids, documents, sizes)
             offsets = write_shard(file, buffer, fmt)
         urls = [f"https://site-{number}.example.org/some/page/{row}" for row in range(len(documents))]

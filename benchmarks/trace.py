@@ -37,7 +37,7 @@ from tasks.formats.documents.document import document_id
 from tasks.formats.documents.key_index import ID, URL, keys_of, merge, write_part_keys
 from tasks.formats.tokens.index import IndexedShard, write_index
 from tasks.formats.tokens.plan import array_name, arrays_of, write_array
-from tasks.formats.tokens.shard import ShardSet, TokenFormat, shard_name, write_shard
+from tasks.formats.tokens.shard import ShardEntry, ShardSet, TokenFormat, shard_name, write_shard
 from tasks.stages.consolidate.stage import KEPT_SCHEMA, REJECTED
 from tasks.stages.tokens import TokenizerConfig
 from tasks.stages.tokens.bpe import train
@@ -113,9 +113,14 @@ def build(store: Store, documents: int) -> None:
             merge(outputs[kind], engine, [outputs[kind].committed[name] for name in names])
     built = {"write_index_s": round(sum(seconds), 1), "merge_s": round(time.perf_counter() - started, 1)}
     (Path(store.root) / "built.json").write_text(json.dumps(built))
-    made = f"{store.root}/{outputs['shards'].address.path}/shards"
-    shards = [shard_name("web", "train", number, 0) for number in range(len(names))]
-    finish(outputs, ShardSet({name: f"{made}/{name}.arrow" for name in shards}, {}, None))
+    shards = outputs["shards"]
+    entries = {
+        Path(file.path).stem: ShardEntry(f"{store.root}/{shards.address.path}/{file.path}", file.rows or 0, 0)
+        for name in names
+        for file in shards.committed[name].files
+        if file.path.startswith("shards/")
+    }
+    finish(outputs, ShardSet(entries, None))
 
 
 def opened(store: Store) -> dict[str, Output]:
@@ -144,7 +149,7 @@ def make_part(store: Store, number: int, name: str) -> float:
     shard = shard_name("web", "train", number, 0)
     tokens = np.split(np.full(int(sizes.sum()), 70, dtype=np.uint16), np.cumsum(sizes)[:-1])
     with outputs["shards"].part(name, conserved=False) as part:
-        with ranges.checksummed_file(part, f"shards/{shard}.arrow", rows=len(kept)) as file:
+        with ranges.checksummed_file(part, f"shards/{shard}.arrow", len(kept), int(sizes.sum())) as file:
             buffer = buffer_of("web", "train", uids, tokens, sizes.tolist())
             offsets = write_shard(file, buffer, FMT)
         started = time.perf_counter()
@@ -188,7 +193,7 @@ def make_plan(output: Output, shards: ShardSet) -> int:
     parts = {"web": [{"sequences": len(packed.lengths), "first_shard": 0, "last_shard": len(names) - 1}]}
     with output.part("web", conserved=False) as part:
         for array, values in arrays_of(packed.slices, packed.lengths):
-            with ranges.checksummed_file(part, f"plan/{array_name('web', 0, array)}") as file:
+            with ranges.checksummed_file(part, f"plan/{array_name('web', 0, array)}", len(values)) as file:
                 write_array(file, values)
         with part.file("plan/summary.json") as file:
             summary = {

@@ -18,6 +18,7 @@ from functools import cached_property, lru_cache
 from typing import Any, BinaryIO
 
 import pyarrow as pa
+from pydantic import Field
 
 from tasks.core import parquet
 from tasks.core.config import Config, sha256_of_json
@@ -60,12 +61,16 @@ class ArtifactId:
 
 
 class FileEntry(Config):
-    """One file of a part: path relative to the artifact, size in bytes, sha256 (hex), and rows if the file has rows."""
+    """One file of a part: path relative to the artifact, size in bytes, sha256 (hex), and rows if the file has rows.
+
+    `tokens` is the number of tokens in the rows of a token shard.
+    """
 
     path: str
     bytes: int
     sha256: str
     rows: int | None = None
+    tokens: int | None = Field(default=None, exclude_if=lambda tokens: tokens is None)
 
 
 class PartRecord(Config):
@@ -353,6 +358,11 @@ class Artifact(ArtifactFolder):
     def restricted_to(self, prefixes: tuple[str, ...]) -> "Artifact":
         """Returns the artifact limited to files whose paths begin with one of `prefixes`."""
         return Artifact(self.store, self.address, self.record, prefixes)
+
+    def limited_to(self, parts: Iterable[PartRecord]) -> "Artifact":
+        """Returns the artifact with some of its parts, for a worker that reads only those."""
+        record = self.record.model_copy(update={"parts": tuple(parts)})
+        return Artifact(self.store, self.address, record, self.only)
 
     @property
     def parts(self) -> tuple[PartRecord, ...]:

@@ -105,13 +105,13 @@ class Part:
             file.write(content)
 
     @contextlib.contextmanager
-    def file(self, path: str, rows: int | None = None) -> Iterator[BinaryIO]:
+    def file(self, path: str, rows: int | None = None, tokens: int | None = None) -> Iterator[BinaryIO]:
         """Yields a binary file to write at `path` in the artifact; it appears complete or not at all."""
         with self._store.write(f"{self._folder}/{path}") as raw:
             file = _HashingFile(raw)
             yield cast(BinaryIO, file)
             raw.flush()
-        self._files.append(file.entry(path, rows))
+        self._files.append(file.entry(path, rows, tokens))
 
     def carry(self, folder: ArtifactFolder, record: PartRecord) -> None:
         """Takes over the files, counts and metrics of a part of another artifact of the same store, unchanged.
@@ -195,8 +195,8 @@ class _HashingFile(io.RawIOBase):
     def writable(self) -> bool:
         return True
 
-    def entry(self, path: str, rows: int | None) -> FileEntry:
-        return FileEntry(path=path, bytes=self._bytes, sha256=self._sha.hexdigest(), rows=rows)
+    def entry(self, path: str, rows: int | None, tokens: int | None) -> FileEntry:
+        return FileEntry(path=path, bytes=self._bytes, sha256=self._sha.hexdigest(), rows=rows, tokens=tokens)
 
 
 def make_part(

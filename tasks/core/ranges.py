@@ -16,9 +16,9 @@ import io
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -30,7 +30,7 @@ from tasks.core.artifact import Artifact, FileEntry
 from tasks.core.cache import BlockCache
 from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError
-from tasks.core.open_files import MOST_MAPS, exhausted, load_array, map_file, read_header
+from tasks.core.open_files import MOST_MAPS, exhausted, load_array, map_file
 from tasks.core.part import Part
 
 CHECKSUMS = "checksums"
@@ -42,13 +42,15 @@ Measured with a loopback server of 10 ms latency and 32 requests in flight (`ben
 136 and 363 MB/s. So 256 KiB starts as fast as 64 KiB, and fills the cache four times as fast with a quarter of the
 requests.
 """
-_LARGEST_HEADER = 4096
-"""Bytes in which the header of an array of numbers is; they are in its first block."""
-
 REMEDY = "restore the file; or remove its artifact, and run the stage that makes it again"
 IN_FLIGHT = 32
 """Concurrent requests of one reader. A round trip to an object store takes 10 to 50 ms, the transfer of a 256 KiB block
 at 100 MB/s only 3 ms."""
+
+MOST_FILES = 12_288
+"""Files whose checksums one reader keeps, the newest ones: 6 KB for a shard of 128 MB."""
+_OPENING = 256
+"""Locks of files that are being opened; a file has that of its number modulo this."""
 
 _RUN, _RUNS = 256, 1024
 """Items read together when one of them is needed, and number of such runs kept in memory. Binary searches begin at the
@@ -56,9 +58,9 @@ same items and end within one run."""
 
 
 @contextlib.contextmanager
-def checksummed_file(part: Part, path: str, rows: int | None = None) -> Iterator[BinaryIO]:
+def checksummed_file(part: Part, path: str, rows: int | None = None, tokens: int | None = None) -> Iterator[BinaryIO]:
     """Yields a binary file of a part, as `Part.file` does; afterwards writes the checksums of its blocks."""
-    with part.file(path, rows=rows) as raw:
+    with part.file(path, rows, tokens) as raw:
         writer = ChecksumWriter(raw)
         yield cast(BinaryIO, writer)
     with part.file(checksums_path(path)) as sums:
@@ -88,8 +90,9 @@ class RangeReader:
     def __init__(self, artifact: Artifact, paths: Sequence[str]) -> None:
         self._artifact = artifact
         self._files = [self._entry(path) for path in paths]
-        self._open: dict[int, _BlockFile] = {}
-        self._opening: dict[int, threading.Lock] = defaultdict(threading.Lock)
+        self._open: dict[int, _BlockFile] = {}  # the oldest first
+        self._changing = threading.Lock()
+        self._opening = [threading.Lock() for _ in range(_OPENING)]
         self._pool = _threads()
         self._map = lru_cache(MOST_MAPS)(lambda path: memoryview(map_file(path)).cast("B"))
 
@@ -102,29 +105,33 @@ class RangeReader:
         """Fills the `out` of every request."""
         missing: dict[tuple[int, int], list[tuple[int, memoryview]]] = defaultdict(list)  # by file and block
         requests = list(requests)
-        new = {request.number for request in requests} - self._open.keys()
-        if len(new) > 1:
-            list(self._pool.map(self._open_file, sorted(new)))
+        files = self._opened({request.number for request in requests})
         for request in requests:
-            file = self._open.get(request.number) or self._open_file(request.number)
-            for block, offset, out in file.read(request.first, request.out):
+            for block, offset, out in files[request.number].read(request.first, request.out):
                 missing[request.number, block].append((offset, out))
         if missing:
-            list(self._pool.map(self._fetch, sorted(missing.items())))
+            list(self._pool.map(partial(_fetch, files), sorted(missing.items())))
 
-    def size(self, number: int) -> int:
-        """Returns the size of a file in bytes."""
-        return self._files[number].bytes
+    def entry(self, number: int) -> FileEntry:
+        """Returns the entry of a file in the record."""
+        return self._files[number]
 
-    def _fetch(self, missing: tuple[tuple[int, int], list[tuple[int, memoryview]]]) -> None:
-        (number, block), parts = missing
-        data = self._open[number].block(block)
-        for offset, out in parts:
-            out[:] = data[offset : offset + len(out)]
+    def _opened(self, numbers: set[int]) -> "dict[int, _BlockFile]":
+        files = {number: file for number in numbers if (file := self._open.get(number))}
+        new = sorted(numbers - files.keys())
+        opened = self._pool.map(self._open_file, new) if len(new) > 1 else map(self._open_file, new)
+        return files | dict(zip(new, opened, strict=True))
 
     def _open_file(self, number: int) -> "_BlockFile":
-        with self._opening[number]:  # other threads wait instead of reading the checksums again
-            return self._open.get(number) or self._open.setdefault(number, self._read_checksums(self._files[number]))
+        with self._opening[number % _OPENING]:  # other threads wait instead of reading the checksums again
+            if file := self._open.get(number):
+                return file
+            file = self._read_checksums(self._files[number])
+            with self._changing:
+                self._open[number] = file
+                while len(self._open) > MOST_FILES:
+                    del self._open[next(iter(self._open))]
+            return file
 
     def _read_checksums(self, entry: FileEntry) -> "_BlockFile":
         sums_path = checksums_path(entry.path)
@@ -133,7 +140,7 @@ class RangeReader:
             data = self._artifact.read(sums_path)
         except FileNotFoundError:
             raise InputError(f"{url} is missing", REMEDY) from None
-        sums = parse_checksums(data, url, self._entry(sums_path).sha256, entry.bytes).tolist()
+        sums = parse_checksums(data, url, self._entry(sums_path).sha256, entry.bytes)
         if self._artifact.store.is_local:
             return _MappedFile(self._artifact, entry, sums, self._map)
         return _CachedFile(self._artifact, entry, sums)
@@ -157,7 +164,7 @@ class RangeFile(io.RawIOBase):
 
     def __init__(self, reader: RangeReader, number: int) -> None:
         self._reader, self._number = reader, number
-        self._size, self._position = reader.size(number), 0
+        self._size, self._position = reader.entry(number).bytes, 0
 
     def readable(self) -> bool:
         """Always."""
@@ -190,26 +197,27 @@ class RangeFile(io.RawIOBase):
 
 
 class RangeArray:
-    """A `.npy` file, shape (n,), of a `RangeReader`. Thread-safe.
+    """A one-dimensional `.npy` file of a `RangeReader`, whose length is the number of rows in the record. Thread-safe.
 
     Args:
         reader: the reader.
         number: index of the file in the reader's paths.
+        dtype: of its items. Nothing is read to find out: these are the last bytes of the file.
 
     Raises:
-        InputError: (here and when reading) see `RangeReader`.
-        ValueError: the file is not a one-dimensional NumPy array.
+        InputError: (when reading) see `RangeReader`.
+        ValueError: the file has no such items.
     """
 
-    def __init__(self, reader: RangeReader, number: int) -> None:
-        file = cast(BinaryIO, RangeFile(reader, number))
-        # Read before it is parsed under the lock: reading parses checksums, which takes the same lock.
-        head = io.BytesIO(file.read(_LARGEST_HEADER))
-        shape, _, self.dtype = read_header(head)
-        if len(shape) != 1:
-            raise ValueError(f"it has the shape {shape}")
-        self.ndim = 1
-        self._reader, self._number, self._length, self._first = reader, number, int(shape[0]), head.tell()
+    ndim = 1
+
+    def __init__(self, reader: RangeReader, number: int, dtype: "np.dtype[Any]") -> None:
+        self.reader, self._number, self.dtype = reader, number, dtype
+        entry = reader.entry(number)
+        self._length = entry.rows or 0
+        self._first = entry.bytes - self._length * dtype.itemsize
+        if entry.rows is None or self._first <= 0:
+            raise ValueError(f"it has not {entry.rows} items of {dtype} in {entry.bytes:,} bytes")
         self._run = lru_cache(_RUNS)(self._read)
 
     def __len__(self) -> int:
@@ -224,10 +232,25 @@ class RangeArray:
         first, end, _ = index.indices(self._length)
         return self._read(first, max(0, end - first))
 
+    def request(self, first: int, out: memoryview) -> ReadRequest:
+        """Returns the request of the items from `first` on that fill `out`."""
+        return ReadRequest(self._number, self._first + first * self.dtype.itemsize, out)
+
     def _read(self, first: int, count: int) -> NDArray[Any]:
-        out = bytearray(count * self.dtype.itemsize)
-        self._reader.read([ReadRequest(self._number, self._first + first * self.dtype.itemsize, memoryview(out))])
-        return np.frombuffer(out, self.dtype)
+        return read_together([(self, first, first + count)])[0]
+
+
+def read_together(wanted: Sequence[tuple[RangeArray, int, int]]) -> list[NDArray[Any]]:
+    """Returns the items (array, first, end) of arrays of one reader, fetching missing blocks at the same time.
+
+    Raises:
+        InputError: see `RangeReader`.
+    """
+    outs = [bytearray((end - first) * array.dtype.itemsize) for array, first, end in wanted]
+    requests = [array.request(first, memoryview(out)) for (array, first, _), out in zip(wanted, outs, strict=True)]
+    if wanted:
+        wanted[0][0].reader.read(requests)
+    return [np.frombuffer(out, array.dtype) for (array, _, _), out in zip(wanted, outs, strict=True)]
 
 
 def checksum(data: bytes | memoryview) -> int:
@@ -308,10 +331,17 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="ranges")  # the pool starts threads as they are needed
 
 
+def _fetch(files: "Mapping[int, _BlockFile]", missing: tuple[tuple[int, int], list[tuple[int, memoryview]]]) -> None:
+    (number, block), parts = missing
+    data = files[number].block(block)
+    for offset, out in parts:
+        out[:] = data[offset : offset + len(out)]
+
+
 class _BlockFile:
     """One file, opened for reading: URL, size, checksums, and which blocks this process has verified."""
 
-    def __init__(self, artifact: Artifact, entry: FileEntry, sums: list[int]) -> None:
+    def __init__(self, artifact: Artifact, entry: FileEntry, sums: NDArray[np.uint64]) -> None:
         self.url = artifact.store.url(f"{artifact.path}/{entry.path}")
         self.size, self.sums = entry.bytes, sums
         self.verified = bytearray(len(sums))
@@ -343,7 +373,7 @@ class _BlockFile:
     def verify(self, number: int, data: bytes | memoryview) -> bool:
         """Returns whether the bytes of a block match its checksum, and records the block as verified if so."""
         expected = min(BLOCK, self.size - number * BLOCK)
-        equal = len(data) == expected and checksum(data) == self.sums[number]
+        equal = len(data) == expected and checksum(data) == int(self.sums[number])
         self.verified[number] |= equal
         return equal
 
@@ -363,7 +393,7 @@ class _MappedFile(_BlockFile):
     """
 
     def __init__(
-        self, artifact: Artifact, entry: FileEntry, sums: list[int], mapped: Callable[[str], memoryview]
+        self, artifact: Artifact, entry: FileEntry, sums: NDArray[np.uint64], mapped: Callable[[str], memoryview]
     ) -> None:
         super().__init__(artifact, entry, sums)
         self._map = mapped
@@ -396,7 +426,7 @@ class _MappedFile(_BlockFile):
 class _CachedFile(_BlockFile):
     """A file of a remote store, read by blocks through the cache."""
 
-    def __init__(self, artifact: Artifact, entry: FileEntry, sums: list[int]) -> None:
+    def __init__(self, artifact: Artifact, entry: FileEntry, sums: NDArray[np.uint64]) -> None:
         super().__init__(artifact, entry, sums)
         self._store, self._path = artifact.store, f"{artifact.path}/{entry.path}"
         self._cache = BlockCache(entry.sha256)

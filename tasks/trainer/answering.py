@@ -196,9 +196,9 @@ def _losses(question: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
 
 def _batches(question: Mapping[str, Any], model: Artifact, folder: Path) -> Any:
     """Returns the batches of the run of a checkpoint."""
-    from tasks.formats.tokens.plan import hold
-    from tasks.trainer.config import ShardsSpec, TrainConfig, TrainSpec
+    from tasks.trainer.config import TrainConfig, TrainSpec
     from tasks.trainer.data.batches import Batches
+    from tasks.trainer.spec import artifact_spec
 
     shards, plan = _open(question, "shards"), _open(question, "plan")
     run = json.loads(model.read("run.json"))
@@ -206,8 +206,8 @@ def _batches(question: Mapping[str, Any], model: Artifact, folder: Path) -> Any:
         run=TrainConfig.model_validate(model.record.config),
         weights=run["weights"],
         anneal=run.get("anneal"),
-        shards=ShardsSpec(store=shards.store.root, artifact=str(shards.address), content=shards.record.content),
-        plan=str(hold(plan, folder / "plan")),
+        shards=artifact_spec(shards),
+        plan=artifact_spec(plan),
         out=str(folder),
     )
     return Batches(spec)

@@ -458,8 +458,8 @@ class CopySpec(Config):
     milestones are collected."""
 
 
-class ShardsSpec(Config):
-    """Location of a run's token shards; ranks read ranges of them."""
+class ArtifactSpec(Config):
+    """Location of an artifact of which ranks read ranges (`spec.open_artifact`)."""
 
     store: str
     """Local folder or URL of the store."""
@@ -489,7 +489,7 @@ class TrainSpec(Config):
     """Share of each source in a batch; with `anneal`, in the batches of the first stage."""
     anneal: Anneal | None = None
     """The second stage."""
-    shards: ShardsSpec
+    shards: ArtifactSpec
     """The token shards that the plan names."""
     initial: InitialSpec | None = None
     """The initial weights; None: random ones of `run.init_seed`."""
@@ -499,9 +499,9 @@ class TrainSpec(Config):
     """Local file with the items of tasks to score after the last step, in addition to `heldout`, without a layout that
     divides sequences or layers; "": none."""
     tuning: TuningSpec | None = None
-    """Set for a fine-tuning: `shards` are then examples, `plan` is empty, and `initial` is the base model."""
-    plan: str
-    """Local folder with `summary.json` and the files of its parts."""
+    """Set for a fine-tuning: `shards` are then examples, there is no `plan`, and `initial` is the base model."""
+    plan: ArtifactSpec | None
+    """The plan of the sequences."""
     out: str
     """Local folder for checkpoints, metrics and logs; only one run writes to it at a time."""
     place: TrainPlace = TrainPlace()

@@ -66,7 +66,8 @@ class Logs:
 
     @classmethod
     def at(cls, folder: Path, first_step: int) -> "Logs":
-        """Opens both files in `folder`, to continue with `first_step`."""
+        """Opens both files in `folder`, which is created if needed, to continue with `first_step`."""
+        folder.mkdir(parents=True, exist_ok=True)
         return cls(StepLog(folder / METRICS, first_step), StepLog(folder / SKIPPED, first_step))
 
     def sync(self) -> None:

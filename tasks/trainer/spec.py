@@ -1,8 +1,8 @@
 """Builds the specification of a training or a fine-tuning, and the mixture of a run.
 
 Reads the records of the artifacts `shards` and `plan`, and of `mixture` and `initial` if they exist; for a fine-tuning
-those of `examples` and `base`. Writes the plan's files, and the held-out documents that the run measures, into a
-folder. Shards of training text are not fetched: ranks read the ranges that they need.
+those of `examples` and `base`. Writes the held-out documents that the run measures into a folder. Plan and shards of
+training text are not fetched: ranks read the ranges that they need, of artifacts that `open_artifact` opens.
 """
 
 import json
@@ -12,19 +12,21 @@ import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.config import nearest
 from tasks.core.errors import InputError, RecipeError
 from tasks.core.stage import Inputs
+from tasks.core.store import Store
 from tasks.formats.documents.examples import SOURCE, SUMMARY
 from tasks.formats.tokens.components import JOINT, component_weights, group_names, largest_weights
 from tasks.formats.tokens.exposure import INITIAL
 from tasks.formats.tokens.labels import SOURCE as BY_SOURCE
 from tasks.formats.tokens.labels import UNKNOWN
 from tasks.formats.tokens.mixture import Anneal, repetitions, replay_weights
-from tasks.formats.tokens.plan import Plan, hold
+from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import ShardSet
 from tasks.trainer import continual
-from tasks.trainer.config import EARLIER, ShardsSpec, TrainConfig, TrainSpec
+from tasks.trainer.config import EARLIER, ArtifactSpec, TrainConfig, TrainSpec
 from tasks.trainer.data import heldout
 from tasks.trainer.model.model_file import base_weights, initial_weights
 from tasks.trainer.tuning.config import FinetuneConfig
@@ -66,9 +68,9 @@ def make_spec(config: TrainConfig, inputs: Inputs, folder: Path) -> TrainSpec:
         weights=weights,
         anneal=anneal,
         initial=initial,
-        shards=ShardsSpec(store=shards.store.root, artifact=str(shards.address), content=shards.record.content),
+        shards=artifact_spec(shards),
         heldout=heldout_file,
-        plan=str(hold(inputs["plan"], folder / "input" / "plan")),
+        plan=artifact_spec(inputs["plan"]),
         out=str(folder),
     )
 
@@ -93,12 +95,31 @@ def tuning_spec(config: FinetuneConfig, inputs: Inputs, folder: Path) -> TrainSp
     return TrainSpec(
         run=config.training(model),
         weights={SOURCE: 1.0},
-        shards=ShardsSpec(store=examples.store.root, artifact=str(examples.address), content=examples.record.content),
+        shards=artifact_spec(examples),
         initial=initial,
         tuning=config.tuning_spec(summary["vocab_size"], summary["eos_id"], summary["seq_len"]),
-        plan="",
+        plan=None,
         out=str(folder),
     )
+
+
+def artifact_spec(artifact: Artifact) -> ArtifactSpec:
+    """Returns the location of an artifact for the ranks of a run."""
+    return ArtifactSpec(store=artifact.store.root, artifact=str(artifact.address), content=artifact.record.content)
+
+
+def open_artifact(spec: ArtifactSpec) -> Artifact:
+    """Opens an artifact that a run reads; raises InputError if it changed since the run was specified."""
+    artifact = Artifact.open_at(Store(spec.store), ArtifactId.parse(spec.artifact))
+    if artifact.record.content != spec.content:
+        raise InputError(f"{spec.artifact} in {spec.store} was made again since this run began", "run the stage again")
+    return artifact
+
+
+def open_plan(spec: TrainSpec) -> Plan:
+    """Opens the plan of a pretraining; raises InputError as `open_artifact` does."""
+    assert spec.plan is not None, "a fine-tuning has no plan"
+    return Plan.open(open_artifact(spec.plan))
 
 
 def mix(

@@ -11,7 +11,7 @@ the offset of a document in a file is computed, and a lookup reads only the bloc
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import PurePosixPath
 from typing import BinaryIO, NamedTuple, cast
 
@@ -115,6 +115,42 @@ class _IndexPart:
         """Returns the indices of the documents of a shard."""
         index = self.shards.index(shard)
         return range(self.starts[index], self.starts[index + 1])
+
+
+class IndexedRows(NamedTuple):
+    """The documents of one shard in the index: `rows` records of a part from record `first` on."""
+
+    shard: str
+    part: str
+    first: int
+    rows: int
+
+
+def indexed_rows(artifact: Artifact) -> dict[str, IndexedRows]:
+    """Returns where the index has the documents of each shard; reads nothing but the record."""
+    parts = [_IndexPart(part) for part in artifact.parts]
+    return {
+        shard: IndexedRows(shard, part.name, first, end - first)
+        for part in parts
+        for shard, (first, end) in zip(part.shards, pairwise(part.starts), strict=True)
+    }
+
+
+def read_records(artifact: Artifact, shards: Sequence[IndexedRows]) -> list[NDArray[np.void]]:
+    """Returns the records (DOCUMENT) of some shards in row order, shape (rows,) each; no shard is opened.
+
+    Raises:
+        InputError: a file of the index is missing or damaged.
+    """
+    numbers = {path: number for number, path in enumerate(dict.fromkeys(table_path(shard.part) for shard in shards))}
+    reader, size = RangeReader(artifact, list(numbers)), DOCUMENT.itemsize
+    outs = [bytearray(shard.rows * size) for shard in shards]
+    reader.read(
+        ReadRequest(numbers[table_path(shard.part)], shard.first * size, memoryview(out))
+        for shard, out in zip(shards, outs, strict=True)
+    )
+    reader.close()
+    return [np.frombuffer(out, DOCUMENT) for out in outs]
 
 
 class DocumentIndex:

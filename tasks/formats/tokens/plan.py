@@ -1,6 +1,7 @@
 """Pack plans: the document slices of each training sequence.
 
-Reads and writes three memory-mapped NumPy files per part of a source, `plan/<source>-<part>-<array>.npy`:
+Reads and writes three NumPy files per part of a source, `plan/<source>-<part>-<array>.npy`, which are memory-mapped, or
+read by ranges from a remote store:
 
     slices     SLICE (16 bytes), sorted by sequence and by position in it
     first      u32, the first slice of each sequence, followed by the number of slices
@@ -16,15 +17,12 @@ sequences, tokens, documents, split_documents, dropped_tokens, padding_tokens. H
 """
 
 import json
-import os
-import shutil
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, partial
 from itertools import accumulate
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +31,7 @@ from tasks.core.artifact import Artifact
 from tasks.core.config import nearest
 from tasks.core.errors import InputError
 from tasks.core.open_files import MOST_MAPS, exhausted, load_array
-from tasks.core.ranges import RangeArray, RangeReader
+from tasks.core.ranges import RangeArray, RangeReader, read_together
 from tasks.formats.tokens.shard import TokenFormat
 
 FOLDER = "plan"
@@ -84,12 +82,6 @@ class PlanPart:
     first: PlanArray
     documents: PlanArray
 
-    def sequence(self, number: int) -> Slices:
-        """Returns the slices of a sequence, a read-only view of shape (slices,)."""
-        first, end = self.first[number : number + 2].tolist()
-        slices: Slices = self.slices[first:end]
-        return slices
-
     def sequences_of(self, shard: int, row: int, begin: int, end: int) -> list[int]:
         """Returns the sequences with tokens of a document at the offsets `begin` .. `end` - 1, ascending."""
         sequences = set()
@@ -112,17 +104,20 @@ class PlanPart:
 
 
 class Plan:
-    """Reads a pack plan. Files are mapped when they are read, so ranks of one node share them; picklable.
+    """Reads a pack plan. Safe for use by several threads; picklable.
+
+    Files are mapped when they are read, so ranks of one node share them. Of files of a remote store, the blocks that
+    are read are fetched, into the cache that the ranks of a machine share.
 
     Args:
         summary: content of `summary.json`.
-        load: returns the array in a file of the plan, by name; may raise OSError, ValueError or EOFError.
+        load: returns the array in a file of the plan, by name and dtype; may raise OSError, ValueError or EOFError.
 
     Raises:
         InputError: the summary has another format.
     """
 
-    def __init__(self, summary: dict[str, Any], load: Callable[[str], PlanArray]) -> None:
+    def __init__(self, summary: dict[str, Any], load: Callable[[str, "np.dtype[Any]"], PlanArray]) -> None:
         if "parts" not in summary:
             raise InputError("the plan was packed by an earlier version of Sluice", "run the stage pack again")
         self.summary = summary
@@ -132,33 +127,14 @@ class Plan:
 
     @classmethod
     def open(cls, artifact: Artifact) -> "Plan":
-        """Opens the plan in an artifact of the stage pack."""
-        return cls(json.loads(artifact.read(SUMMARY)), partial(_load_from, artifact))
+        """Opens the plan in an artifact of the stage pack; reads only the summary."""
+        load = partial(_map, artifact) if artifact.store.is_local else _Ranges(artifact)
+        return cls(json.loads(artifact.read(SUMMARY)), load)
 
-    @classmethod
-    def by_ranges(cls, artifact: Artifact) -> "Plan":
-        """Opens the plan in an artifact for a few lookups: only ranges of remote files are fetched.
-
-        Safe for use by several threads; not picklable. Files of a local store are mapped, as in `open`.
-        """
-        if artifact.store.is_local:
-            return cls.open(artifact)
-        return cls(json.loads(artifact.read(SUMMARY)), _Ranges(artifact))
-
-    @classmethod
-    def read(cls, folder: str) -> "Plan":
-        """Opens a plan in a local folder with `summary.json` and the files of its parts.
-
-        Raises:
-            InputError: there is no summary.
-        """
-        try:
-            summary = json.loads((Path(folder) / Path(SUMMARY).name).read_text())
-        except FileNotFoundError:
-            raise InputError(
-                f"no pack plan in {folder}: {Path(SUMMARY).name} is missing", "run the stage pack"
-            ) from None
-        return cls(summary, partial(_load_file, folder))
+    def close(self) -> None:
+        """Ends the threads that fetch blocks."""
+        if isinstance(self._load, _Ranges):
+            self._load.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Plan, (self.summary, self._load)
@@ -189,17 +165,27 @@ class Plan:
         return {source: int(count) for source, count in self.summary["sequences"].items()}
 
     def slices(self, source: str, seq_id: int) -> Slices:
-        """Returns the slices of a sequence in order of position, a read-only view of shape (slices,).
+        """Returns the slices of a sequence in order of position, read-only, of shape (slices,).
 
         Raises:
             InputError: no such source, or a file of the plan is not readable.
             IndexError: no such sequence.
         """
+        return self.slices_of([(source, seq_id)])[0]
+
+    def slices_of(self, sequences: Sequence[tuple[str, int]]) -> list[Slices]:
+        """Returns the slices of each of some sequences, as `slices` does; missing blocks are fetched together."""
+        places = [self._place(source, seq_id) for source, seq_id in sequences]
+        bounds = _items([(part.first, number, number + 2) for part, number in places])
+        return _items([(part.slices, *ends.tolist()) for (part, _), ends in zip(places, bounds, strict=True)])
+
+    def _place(self, source: str, seq_id: int) -> tuple[PlanPart, int]:
+        """Returns the part with a sequence, and its number in the part."""
         starts = self._starts(source)
         if not 0 <= seq_id < starts[-1]:
             raise IndexError(f'"{source}" has the sequences 0 .. {starts[-1] - 1}, not {seq_id}')
         number = bisect_right(starts, seq_id) - 1
-        return self._part(source, number).sequence(seq_id - starts[number])
+        return self._part(source, number), seq_id - starts[number]
 
     def sequences_of(self, source: str, shard: str, row: int, begin: int = 0, end: int = 2**32) -> list[int]:
         """Returns the sequences with tokens of a document, ascending: the inverse of `slices`.
@@ -234,13 +220,13 @@ class Plan:
     def _read_part(self, source: str, number: int) -> PlanPart:
         part = PlanPart(**{array: self._array(array_name(source, number, array), array) for array in ARRAYS})
         sequences = int(self.summary["parts"][source][number]["sequences"])
-        if len(part.first) != sequences + 1 or not int(part.first[-1]) == len(part.slices) == len(part.documents):
+        if len(part.first) != sequences + 1 or len(part.slices) != len(part.documents):
             raise InputError(f'the plan of "{source}" does not fit its summary', "run the stage pack again")
         return part
 
     def _array(self, name: str, array: str) -> PlanArray:
         try:
-            values = self._load(name)
+            values = self._load(name, _DTYPES[array])
         except (OSError, ValueError, EOFError) as error:
             raise exhausted(error) or InputError(
                 f"{FOLDER}/{name} is not readable ({error})", "run the stage pack again"
@@ -250,42 +236,32 @@ class Plan:
         return values
 
 
-def hold(artifact: Artifact, folder: Path) -> Path:
-    """Fills a folder with the files of the plan in an artifact, under their names, for `Plan.read`; returns it.
-
-    Files of a local store are linked. Those of a remote one are copies or hard links of their own, which last when the
-    cache of this machine removes its copy.
-    """
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    for path in artifact.files(f"{FOLDER}/"):
-        local, own = artifact.local(path), folder / Path(path).name
-        if artifact.store.is_local:
-            own.symlink_to(local)
-            continue
-        try:
-            os.link(local, own)
-        except OSError:  # another file system
-            shutil.copyfile(local, own)
-    return folder
+def _items(wanted: Sequence[tuple[PlanArray, int, int]]) -> list[NDArray[Any]]:
+    """Returns the items (array, first, end) of arrays of one plan."""
+    if wanted and isinstance(wanted[0][0], RangeArray):
+        return read_together(cast("Sequence[tuple[RangeArray, int, int]]", wanted))
+    return [array[first:end] for array, first, end in wanted]
 
 
-def _load_from(artifact: Artifact, name: str) -> PlanArray:
+def _map(artifact: Artifact, name: str, _: "np.dtype[Any]") -> PlanArray:
     return load_array(artifact.local(f"{FOLDER}/{name}"), mapped=True)
 
 
-def _load_file(folder: str, name: str) -> PlanArray:
-    return load_array(Path(folder) / name, mapped=True)
-
-
 class _Ranges:
+    """The files of a plan of a remote store, each with its checksums."""
+
     def __init__(self, artifact: Artifact) -> None:
+        self._artifact = artifact
         paths = [path for path in artifact.files(f"{FOLDER}/") if path != SUMMARY]
         self._numbers = {path: number for number, path in enumerate(paths)}
         self._reader = RangeReader(artifact, paths)
+        self.close = self._reader.close
 
-    def __call__(self, name: str) -> PlanArray:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Ranges, (self._artifact,)
+
+    def __call__(self, name: str, dtype: "np.dtype[Any]") -> PlanArray:
         path = f"{FOLDER}/{name}"
         if path not in self._numbers:
             raise FileNotFoundError(path)
-        return RangeArray(self._reader, self._numbers[path])
+        return RangeArray(self._reader, self._numbers[path], dtype)

@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -117,6 +117,15 @@ def shard_name(source: str, split: str, part: int, piece: int) -> str:
     'web-train-00003-000'
     """
     return f"{source}-{split}-{part:05d}-{piece:03d}"
+
+
+def shard_path(name: str) -> str:
+    """Returns the path of a shard in its artifact.
+
+    >>> shard_path("web-train-00003-000")
+    'shards/web-train-00003-000.arrow'
+    """
+    return f"{FOLDER}/{name}.arrow"
 
 
 def parse_shard_name(name: str) -> tuple[str, str]:
@@ -399,18 +408,27 @@ def _dictionary_encoded(values: pa.StringArray) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pc.index_in(values, names), names)
 
 
+class ShardEntry(NamedTuple):
+    """What is known of a shard without opening it."""
+
+    path: str
+    """In the folder of its artifact."""
+    rows: int
+    tokens: int
+    part: str = ""
+    """Part of the artifact that has it; "" if the shard was not opened from an artifact."""
+
+
 class ShardSet:
     """All shards of an encoding. Files are mapped when they are read; picklable and safe to use after a fork.
 
     Args:
-        files: shard -> path in the folder.
-        parts: shard -> part of the artifact that has it.
+        entries: the shards by name.
         folder: the files of an artifact; None: the paths are of local files.
     """
 
-    def __init__(self, files: Mapping[str, str], parts: Mapping[str, str], folder: ArtifactFolder | None) -> None:
-        self._files = files
-        self._parts = parts
+    def __init__(self, entries: Mapping[str, ShardEntry], folder: ArtifactFolder | None) -> None:
+        self._entries = entries
         self._folder = folder
         self._shard = lru_cache(MOST_MAPS)(self._map)
 
@@ -420,60 +438,64 @@ class ShardSet:
 
         Remote files are fetched into a local cache, each when it is first read.
         """
-        files = artifact.files(f"{FOLDER}/")
-        if not files:
+        prefixes, entries = artifact.only or ("",), {}
+        for part in artifact.parts:
+            for file in part.files:
+                if file.path.startswith(f"{FOLDER}/") and file.path.startswith(prefixes):
+                    if file.rows is None or file.tokens is None:
+                        raise InputError(
+                            f"the record of {artifact.address} does not count the tokens of {file.path}",
+                            "run the stage encode again",
+                        )
+                    # A cached copy of a remote file has another name, so shards are named after the artifact's files.
+                    entries[Path(file.path).stem] = ShardEntry(file.path, file.rows, file.tokens, part.name)
+        if not entries:
             raise InputError(f"{artifact.address} contains no token shard", "run the stage encode again")
-        parts = {
-            Path(file.path).stem: part.name
-            for part in artifact.parts
-            for file in part.files
-            if file.path.startswith(f"{FOLDER}/")
-        }
-        # A cached copy of a remote file has another name, so shards are named after the artifact's files.
-        return cls({Path(file).stem: file for file in files}, parts, artifact.folder)
+        return cls(entries, artifact.folder)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ShardSet, (self._files, self._parts, self._folder)
+        return ShardSet, (self._entries, self._folder)
 
     @property
     def format(self) -> TokenFormat:
         """Vocabulary size, end-of-text token and tokenizer."""
-        return self.shard(next(iter(self._files))).format
+        return self.shard(next(iter(self._entries))).format
 
     @property
     def sources(self) -> tuple[str, ...]:
         """The sources, sorted."""
-        return tuple(sorted({parse_shard_name(name)[0] for name in self._files}))
+        return tuple(sorted({parse_shard_name(name)[0] for name in self._entries}))
 
     @property
     def all_names(self) -> tuple[str, ...]:
         """The names of all shards, sorted."""
-        return tuple(sorted(self._files))
+        return tuple(sorted(self._entries))
 
     def names(self, source: str, split: str = TRAIN) -> tuple[str, ...]:
         """Returns the names of a source's shards of one split, sorted."""
-        return tuple(sorted(name for name in self._files if parse_shard_name(name) == (source, split)))
+        return tuple(sorted(name for name in self._entries if parse_shard_name(name) == (source, split)))
 
-    def part(self, name: str) -> str:
-        """Returns the part of the artifact that has a shard; "" if the shards were not opened from an artifact."""
-        return self._parts.get(name, "")
+    def entry(self, name: str) -> ShardEntry:
+        """Returns what is known of a shard without opening it; raises InputError if there is none."""
+        if name not in self._entries:
+            raise InputError(f"no token shard is called {name}", "use the plan that was packed from these shards")
+        return self._entries[name]
 
     def shard(self, name: str) -> Shard:
         """Returns a shard by name; raises InputError if there is none."""
         return self._shard(name)
 
     def _map(self, name: str) -> Shard:
-        if name not in self._files:
-            raise InputError(f"no token shard is called {name}", "use the plan that was packed from these shards")
-        return Shard(self._folder.local(self._files[name]) if self._folder else self._files[name])
+        path = self.entry(name).path
+        return Shard(self._folder.local(path) if self._folder else path)
 
     def n_tokens(self, source: str, split: str = TRAIN) -> int:
         """Returns the number of tokens of a source."""
-        return sum(self.shard(name).n_tokens for name in self.names(source, split))
+        return sum(self.entry(name).tokens for name in self.names(source, split))
 
     def n_documents(self, source: str, split: str = TRAIN) -> int:
         """Returns the number of documents of a source."""
-        return sum(self.shard(name).rows for name in self.names(source, split))
+        return sum(self.entry(name).rows for name in self.names(source, split))
 
     def heldout(self, source: str) -> Iterator[tuple[bytes, NDArray[Any], int]]:
         """Yields (id, tokens including end-of-text, number of UTF-8 bytes) of the held-out documents of a source."""
@@ -517,6 +539,21 @@ def read_label(file: BinaryIO, row: int, name: str) -> str:
         _check_column(schema, column)
     batch = _open_column(file, *map(schema.get_field_index, columns)).get_batch(row // BATCH_ROWS)
     return joint_name(str(batch.column(column)[row % BATCH_ROWS].as_py()) for column in columns)
+
+
+def read_labels(file: BinaryIO, name: str) -> tuple[pa.DictionaryArray, NDArray[np.int64]]:
+    """Returns `Shard.column` and `Shard.lengths`, shape (rows,) each; no tokens are read.
+
+    Raises:
+        InputError: the shard has no such column.
+    """
+    schema, columns = pa.ipc.open_file(pa.PythonFile(file, mode="r")).schema, columns_of(name)
+    for column in columns:
+        _check_column(schema, column)
+    reader = _open_column(file, *sorted({schema.get_field_index(column) for column in (*columns, "n_tokens")}))
+    batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
+    lengths = [batch.column("n_tokens").to_numpy() for batch in batches]
+    return _read_columns(batches, schema, columns), np.concatenate([*lengths, np.empty(0, np.uint32)]).astype(np.int64)
 
 
 def count_labels(file: BinaryIO, by: str) -> dict[tuple[str, str, str], int]:

@@ -9,9 +9,9 @@ Writes and reads, for a group of shards whose tokens are concatenated to one tex
 
 The schema metadata has the names of the shards and the number of tokens. Tokens are not copied: a lookup is a binary
 search that touches a few pages of this file and of the shards (Manber and Myers, "Suffix arrays", SIAM J. Comput. 22,
-1993). It starts in the sample, which is in memory, and so saves half of the steps, each of which reads two pages that
-other lookups do not share. Every document ends with the end-of-text token, so a run of tokens without it is within one
-document.
+1993). It starts in the sample, whose pages all lookups share, and so saves half of the steps, each of which reads two
+pages that other lookups do not share. Every document ends with the end-of-text token, so a run of tokens without it is
+within one document.
 """
 
 import json
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from tasks.core.artifact import Artifact, ArtifactFolder
 from tasks.core.errors import InputError
-from tasks.core.open_files import exhausted, load_array, map_file
+from tasks.core.open_files import MOST_MAPS, exhausted, load_array, map_file
 from tasks.formats.tokens.shard import ShardSet
 
 FOLDER = "spans"
@@ -176,7 +176,7 @@ def _key(tokens: Sequence[int], itemsize: int) -> bytes:
 
 
 class SuffixArray:
-    """The suffix array of one group of shards, mapped into memory, with its sample in memory.
+    """The suffix array of one group of shards, mapped into memory like its sample and its shards.
 
     Args:
         path: local path of the file.
@@ -199,9 +199,11 @@ class SuffixArray:
         self.text = TokenText.of(shards, meta["shards"])
         if not len(self.text) == len(self._suffixes) == meta["tokens"]:
             raise InputError(f"{path} was built from other shards", "run the stage spans again")
+        self.maps = 2 + len(meta["shards"])
+        """Files that it maps."""
         self._itemsize = shards.format.itemsize
         try:
-            self._keys: NDArray[np.bytes_] = load_array(sample)
+            self._keys: NDArray[np.bytes_] = load_array(sample, mapped=True)
         except (OSError, ValueError, EOFError) as error:
             raise exhausted(error) or InputError(
                 f"{sample} is not readable ({error})", "run the stage spans again"
@@ -297,6 +299,8 @@ def group_names(artifact: Artifact) -> list[str]:
 class SpanIndex:
     """All suffix arrays of an artifact of the stage spans; remote files are fetched into a local cache.
 
+    Keeps the newest ones that map at most MOST_MAPS files together. Not safe for use by several threads.
+
     Args:
         artifact: an artifact of the stage spans.
         shards: the shards that it was built from.
@@ -306,26 +310,43 @@ class SpanIndex:
     """
 
     def __init__(self, artifact: Artifact, shards: ShardSet) -> None:
-        self._groups = [SuffixArray.of(artifact, name, shards) for name in group_names(artifact)]
-        self.tokens = sum(map(len, self._groups))
+        self._artifact, self._shards = artifact, shards
+        self._names = group_names(artifact)
+        self._open: dict[str, SuffixArray] = {}  # the one that was used least recently first
+        self._maps = 0
+        self.tokens = sum(map(len, self._groups()))
         """Number of training tokens, including end-of-text tokens."""
 
     def longest(self, tokens: Sequence[int]) -> int:
         """Returns the length of the longest prefix of the tokens that occurs in the training text."""
-        return max((group.longest(tokens) for group in self._groups), default=0)
+        return max((group.longest(tokens) for group in self._groups()), default=0)
 
     def count(self, tokens: Sequence[int]) -> int:
         """Returns the number of occurrences of a run of tokens in the training text."""
-        return sum(end - first for first, end in (group.find(tokens) for group in self._groups))
+        return sum(end - first for first, end in (group.find(tokens) for group in self._groups()))
 
     def places(self, tokens: Sequence[int], most: int) -> list[TokenPosition]:
         """Returns the occurrences of a run of tokens; if there are more than `most`, that many, evenly spaced."""
-        ranges = [(group, *group.find(tokens)) for group in self._groups]
-        total = sum(end - first for _, first, end in ranges)
+        ranges = [group.find(tokens) for group in self._groups()]
+        total = sum(end - first for first, end in ranges)
         selected = np.unique(np.linspace(0, total - 1, min(most, total)).astype(np.int64)).tolist() if total else []
         positions, before = [], 0
-        for group, first, end in ranges:
-            suffixes = (index - before + first for index in selected if before <= index < before + end - first)
-            positions += [group.text.place(group.position(suffix)) for suffix in suffixes]
+        for name, (first, end) in zip(self._names, ranges, strict=True):
+            if suffixes := [index - before + first for index in selected if before <= index < before + end - first]:
+                group = self._group(name)
+                positions += [group.text.place(group.position(suffix)) for suffix in suffixes]
             before += end - first
         return positions
+
+    def _groups(self) -> Iterator[SuffixArray]:
+        return map(self._group, self._names)
+
+    def _group(self, name: str) -> SuffixArray:
+        group = self._open.pop(name, None)
+        if group is None:
+            group = SuffixArray.of(self._artifact, name, self._shards)
+            self._maps += group.maps
+        self._open[name] = group
+        while self._maps > MOST_MAPS and len(self._open) > 1:
+            self._maps -= self._open.pop(next(iter(self._open))).maps
+        return group

@@ -196,7 +196,7 @@ class LineageReader:
     @cached_property
     def plan(self) -> Plan | None:
         """The plan, which assigns documents to sequences; None before packing."""
-        return Plan.by_ranges(self.artifacts["plan"]) if "plan" in self.artifacts else None
+        return Plan.open(self.artifacts["plan"]) if "plan" in self.artifacts else None
 
     @cached_property
     def tokenizer(self) -> "Tokenizer":

@@ -36,7 +36,7 @@ def run(config: SpansConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     names = [name for source in shards.sources for name in shards.names(source)]
     if not names:
         raise InputError(f"{inputs['shards'].address} has no training tokens", "lower [encode] heldout_share")
-    sizes = [int(shards.shard(name).lengths.sum()) for name in names]
+    sizes = [shards.entry(name).tokens for name in names]
     groups = [names[first:end] for first, end in group_by_size(sizes, config.group_tokens)]
     count = len(groups)
     specs = [PartSpec(group_name(index, count), group) for index, group in enumerate(groups)]
@@ -49,7 +49,7 @@ def _sort_group(shards: ShardSet, part: Part, names: list[str]) -> None:
     text = TokenText.of(shards, names)
     if len(text) >= MOST_TOKENS:
         raise InputError(f"the shard {names[0]} has {len(text):,} tokens", "lower [encode] shard_tokens")
-    documents = sum(shards.shard(name).rows for name in names)
+    documents = sum(shards.entry(name).rows for name in names)
     part.count_in(documents)
     part.count_out(documents)
     part.metric("tokens", len(text))

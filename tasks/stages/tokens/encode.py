@@ -10,6 +10,8 @@ With `accumulate`, the parts of the version before (`earlier`) are taken over, i
 begin with the number of their version; `origins.json` has, for each part, the documents that it was made from
 (`formats.tokens.origins`).
 
+The record has the rows and tokens of each shard (`FileEntry`), so no shard is opened to count them.
+
 The end-of-text token is appended to every document, so that plans refer to stored tokens only and the model sees the
 ends of texts. It counts in n_tokens but not in n_bytes.
 """
@@ -73,7 +75,7 @@ from tasks.stages.tokens.token_import import TokenSource
 
 log = logging.getLogger("sluice.tokens")
 
-VERSION = 5
+VERSION = 6
 _SUMMARY = "summary"  # sorts after the parts
 _COLUMNS = ["id", "url", "source", "text", "language"]
 
@@ -453,12 +455,13 @@ class ShardWriter:
         name = shard_name(*key, self._index, self._pieces[key])
         labels = {column: documents[f"@{column}"] for column in self._columns}
         buffer = ShardBuffer(*key, documents["doc_uid"], documents["tokens"], documents["n_bytes"], labels)
-        with ranges.checksummed_file(self._part, f"{SHARDS}/{name}.arrow", rows=table.num_rows) as file:
+        rows, tokens = table.num_rows, self._sizes[key]
+        with ranges.checksummed_file(self._part, f"{SHARDS}/{name}.arrow", rows, tokens) as file:
             offsets = write_shard(file, buffer, self._format)
         lengths = pc.list_value_length(buffer.tokens).to_numpy()
         self._written.append(IndexedShard(name, buffer.uids, documents["url"], offsets, lengths))
-        self._part.count_out(table.num_rows)
-        self._part.metric("tokens", self._sizes[key])
-        self._part.metric(f"tokens/{'/'.join(key)}", self._sizes[key])
+        self._part.count_out(rows)
+        self._part.metric("tokens", tokens)
+        self._part.metric(f"tokens/{'/'.join(key)}", tokens)
         self._pieces[key] += 1
         self._sizes[key] = 0

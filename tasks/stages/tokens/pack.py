@@ -1,7 +1,8 @@
 """Stage pack: token shards -> a plan, the document slices of each sequence.
 
-Reads `shards` and the takedowns in force (`takedowns`), whose documents have no slices; nor have those of accumulated
-shards whose page a later version has captured again. Writes `plan/` (see
+Reads `shards`: their numbers of documents and tokens in the record, the places of documents in the index and, unless
+`by` is the source, label columns; no tokens. Documents under the takedowns in force (`takedowns`) have no slices; nor
+have those of accumulated shards whose page a later version has captured again. Writes `plan/` (see
 `formats.tokens.plan`) and its `checksums/`. A new sequence length rewrites 20 bytes per slice and no tokens. Sources
 with more than 2**28 tokens are packed in independent parts, on any worker.
 
@@ -15,26 +16,37 @@ longer than a sequence, and pads the sequences.
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from tasks.core import ranges
-from tasks.core.artifact import ArtifactFolder
+from tasks.core.artifact import Artifact, ArtifactFolder
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
+from tasks.core.ranges import RangeFile, RangeReader
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.documents.tombstones import TAKEDOWN, tombstones_of
+from tasks.formats.tokens.index import IndexedRows, indexed_rows, read_records
 from tasks.formats.tokens.labels import LONGEST, SOURCE
 from tasks.formats.tokens.marks import Rows, withheld_rows
 from tasks.formats.tokens.origins import superseded_rows
 from tasks.formats.tokens.plan import FOLDER, SLICE, SUMMARY, Slices, array_name, arrays_of, write_array
 from tasks.formats.tokens.repeats import read_repeated_runs, remaining_runs
-from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardSet, parse_shard_name
+from tasks.formats.tokens.shard import (
+    HELDOUT,
+    TRAIN,
+    ShardSet,
+    TokenFormat,
+    parse_shard_name,
+    read_format,
+    read_labels,
+    shard_path,
+)
 from tasks.stages.tokens import PackConfig
 
 VERSION = 3
@@ -147,29 +159,34 @@ class _PackJob(NamedTuple):
 
     source: str
     number: int
-    shards: tuple[str, ...]
+    artifact: Artifact
+    """With the parts that have these shards."""
+    shards: tuple[IndexedRows, ...]
+    numbers: tuple[int, ...]
+    """Those of the shards in the plan."""
 
 
 def run(config: PackConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
     """Packs every source; raises InputError if no source fills a sequence, or there is no column `by`."""
-    shards = ShardSet.open(inputs["shards"])
-    jobs = [job for source, names in _contents(shards, config.by).items() for job in _jobs(source, names, _PART_TOKENS)]
+    artifact, shards = inputs["shards"], ShardSet.open(inputs["shards"])
+    contents = _sources(shards) if config.by == SOURCE else _values(artifact, shards, config.by, engine)
+    jobs = _jobs(artifact, shards, contents)
     specs = [PartSpec(f"{job.source}-{job.number:05d}", job) for job in jobs]
     left_out = {
-        TAKEDOWN: withheld_rows(inputs["shards"], tombstones_of(inputs)),
-        SUPERSEDED: superseded_rows(inputs["shards"]),
+        TAKEDOWN: withheld_rows(artifact, tombstones_of(inputs)),
+        SUPERSEDED: superseded_rows(artifact),
     }
-    records = output.map_parts(engine, partial(_pack, shards, config, left_out, _repeats(config, inputs)), specs)
+    records = output.map_parts(engine, partial(_pack, config, left_out, _repeats(config, inputs)), specs)
     metrics = {record.name: {name: int(value) for name, value in record.metrics.items()} for record in records}
     counts = [metrics[spec.name] for spec in specs]
     if not any(count["sequences"] for count in counts):
         raise InputError(
-            f"{inputs['shards'].address}: no source has the {config.seq_len} tokens of one sequence",
+            f"{artifact.address}: no source has the {config.seq_len} tokens of one sequence",
             "lower [pack] seq_len or add text",
         )
     if SUMMARY_PART not in output.committed:
         with output.part(SUMMARY_PART, conserved=False) as part, part.file(SUMMARY) as file:
-            content = _summary(config, shards, jobs, counts)
+            content = _summary(config, shards, _format(artifact, shards.all_names[0]), jobs, counts)
             file.write(json.dumps(content, indent=2, sort_keys=True).encode() + b"\n")
     return _report(config, jobs, counts)
 
@@ -183,33 +200,77 @@ def _repeats(config: PackConfig, inputs: Inputs) -> ArtifactFolder | None:
     return inputs["repeats"].folder
 
 
-def _contents(shards: ShardSet, by: str) -> dict[str, dict[str, int]]:
-    """Returns the shards with training documents of each value of a column, and their numbers of tokens."""
-    tokens_by_shard: dict[str, dict[str, int]] = (
-        {source: {} for source in shards.sources} if by == SOURCE else defaultdict(dict)
-    )
+def _sources(shards: ShardSet) -> dict[str, dict[str, int]]:
+    """Returns the training shards of each source and their numbers of tokens, by name."""
+    return {source: {name: shards.entry(name).tokens for name in shards.names(source)} for source in shards.sources}
+
+
+def _values(artifact: Artifact, shards: ShardSet, by: str, engine: Engine) -> dict[str, dict[str, int]]:
+    """Returns the shards with training documents of each value of a column, and their numbers of tokens, by name.
+
+    Workers read the columns of the shards of each part.
+    """
+    by_part: dict[str, list[str]] = defaultdict(list)
     for name in shards.all_names:
-        source, split = parse_shard_name(name)
-        if split != TRAIN:
-            continue
-        shard = shards.shard(name)
-        if by == SOURCE:
-            tokens_by_shard[source][name] = shard.n_tokens
-            continue
-        column = shard.column(by)
-        tokens = np.bincount(column.indices.to_numpy(), shard.lengths, len(column.dictionary)).astype(np.int64)
-        for value, count in zip(column.dictionary.to_pylist(), tokens.tolist(), strict=True):
-            if count and len(value) > LONGEST:
+        if parse_shard_name(name)[1] == TRAIN:
+            by_part[shards.entry(name).part].append(name)
+    groups = [(artifact.limited_to([part]), by_part[part.name]) for part in artifact.parts if part.name in by_part]
+    found: dict[str, dict[str, int]] = {}
+    for number, counts in engine.map(partial(_count_values, by), groups):
+        found |= zip(groups[number][1], counts, strict=True)
+    tokens_by_shard: dict[str, dict[str, int]] = defaultdict(dict)
+    for name in sorted(found):
+        for value, count in found[name].items():
+            if len(value) > LONGEST:
                 raise InputError(
                     f'[pack] by = "{by}" gives a name of more than {LONGEST} characters, "{value[:40]}..."',
                     "name columns with few, short values",
                 )
-            if count:
-                tokens_by_shard[value][name] = count
+            tokens_by_shard[value][name] = count
     return dict(sorted(tokens_by_shard.items()))
 
 
-def _jobs(source: str, tokens: dict[str, int], part_tokens: int) -> list[_PackJob]:
+def _count_values(by: str, shards: tuple[Artifact, Sequence[str]]) -> list[dict[str, int]]:
+    """Returns the tokens of each value of a column, for each of some shards of an artifact."""
+    counts = []
+    for column, lengths in _labels(shards[0], by, shards[1]):
+        tokens = np.bincount(column.indices.to_numpy(), lengths, len(column.dictionary)).astype(np.int64)
+        pairs = zip(column.dictionary.to_pylist(), tokens.tolist(), strict=True)
+        counts.append({value: count for value, count in pairs if count})
+    return counts
+
+
+def _labels(
+    artifact: Artifact, by: str, names: Sequence[str]
+) -> Iterator[tuple[pa.DictionaryArray, NDArray[np.int64]]]:
+    """Yields the value of a column and the number of tokens of each document, for each of some shards."""
+    reader = RangeReader(artifact, [shard_path(name) for name in names])
+    for number in range(len(names)):
+        yield read_labels(cast(BinaryIO, RangeFile(reader, number)), by)
+    reader.close()
+
+
+def _format(artifact: Artifact, name: str) -> TokenFormat:
+    """Returns the format of all shards, by that of one of them."""
+    reader = RangeReader(artifact, [shard_path(name)])
+    found = read_format(cast(BinaryIO, RangeFile(reader, 0)), name)
+    reader.close()
+    return found
+
+
+def _jobs(artifact: Artifact, shards: ShardSet, contents: Mapping[str, dict[str, int]]) -> list[_PackJob]:
+    """Returns the parts to pack, each with the part of the record that its worker needs."""
+    numbers, places = {name: number for number, name in enumerate(shards.all_names)}, indexed_rows(artifact)
+    records, jobs = {part.name: part for part in artifact.parts}, []
+    for source, tokens in contents.items():
+        for number, names in enumerate(_groups(tokens, _PART_TOKENS)):
+            of_job = tuple(places[name] for name in names)
+            limited = artifact.limited_to(records[part] for part in dict.fromkeys(shard.part for shard in of_job))
+            jobs.append(_PackJob(source, number, limited, of_job, tuple(numbers[name] for name in names)))
+    return jobs
+
+
+def _groups(tokens: dict[str, int], part_tokens: int) -> list[list[str]]:
     """Groups shards, in order of their names, into parts of about `part_tokens` tokens; at least one."""
     groups: list[list[str]] = [[]]
     size = 0
@@ -219,26 +280,25 @@ def _jobs(source: str, tokens: dict[str, int], part_tokens: int) -> list[_PackJo
             size = 0
         groups[-1].append(name)
         size += count
-    return [_PackJob(source, number, tuple(group)) for number, group in enumerate(groups)]
+    return groups
 
 
 def _pack(
-    shards: ShardSet,
     config: PackConfig,
     left_out: Mapping[str, Rows],
     repeats: ArtifactFolder | None,
     part: Part,
     job: _PackJob,
 ) -> None:
-    documents = _documents(shards, job, config.by)
+    documents = _documents(job, config.by)
     part.count_in(len(documents.row))
     for reason, rows in left_out.items():
-        is_kept = _is_in_none(shards, documents, rows)
+        is_kept = _is_in_none(job, documents, rows)
         documents = documents.where(is_kept)
         if count := int(np.count_nonzero(~is_kept)):
             part.reject(reason, count)
     if repeats:
-        remaining = _without_repeats(shards, repeats, documents, job)
+        remaining = _without_repeats(repeats, documents, job)
         part.metric("repeated_tokens", int(documents.length.sum() - remaining.length.sum()))
         if excluded := len(documents.row) - len(np.unique(_keys(remaining.shard, remaining.row))):
             part.reject("repeated", excluded)
@@ -267,16 +327,16 @@ def _pack(
         part.metric(name, value)
 
 
-def _without_repeats(shards: ShardSet, repeats: ArtifactFolder, documents: Documents, job: _PackJob) -> Documents:
+def _without_repeats(repeats: ArtifactFolder, documents: Documents, job: _PackJob) -> Documents:
     """Returns the pieces of documents without their repeats; a document may have several pieces or none.
 
     Raises:
         InputError: the repeats are from other shards.
     """
-    numbers, pieces = _numbers(shards), [documents.where(np.zeros(len(documents.row), np.bool_))]
-    for name in job.shards:
-        in_shard = documents.where(documents.shard == numbers[name])
-        repeated_runs = read_repeated_runs(repeats, name, shards.shard(name).rows)
+    pieces = [documents.where(np.zeros(len(documents.row), np.bool_))]
+    for shard, number_in_plan in zip(job.shards, job.numbers, strict=True):
+        in_shard = documents.where(documents.shard == number_in_plan)
+        repeated_runs = read_repeated_runs(repeats, shard.shard, shard.rows)
         number, begin, end = remaining_runs(in_shard.row, in_shard.length, repeated_runs).T
         pieces.append(
             Documents(in_shard.shard[number], in_shard.row[number], in_shard.offset[number] + begin, end - begin)
@@ -284,12 +344,16 @@ def _without_repeats(shards: ShardSet, repeats: ArtifactFolder, documents: Docum
     return Documents(*map(np.concatenate, zip(*pieces, strict=True)))
 
 
-def _documents(shards: ShardSet, job: _PackJob, by: str) -> Documents:
-    numbers, columns = _numbers(shards), []
-    for name in job.shards:
-        shard = shards.shard(name)
-        rows = np.arange(shard.rows) if by == SOURCE else _rows_with(shard.column(by), job.source)
-        columns.append((np.full(len(rows), numbers[name]), rows, shard.token_offsets[rows], shard.lengths[rows]))
+def _documents(job: _PackJob, by: str) -> Documents:
+    if by == SOURCE:
+        of_source = [np.arange(shard.rows) for shard in job.shards]
+    else:
+        labels = _labels(job.artifact, by, [shard.shard for shard in job.shards])
+        of_source = [_rows_with(column, job.source) for column, _ in labels]
+    columns = []
+    for number, rows, records in zip(job.numbers, of_source, read_records(job.artifact, job.shards), strict=True):
+        offset, length = (records[name][rows].astype(np.int64) for name in ("offset", "tokens"))
+        columns.append((np.full(len(rows), number), rows, offset, length))
     empty = [np.empty(0, np.int64)] * len(Documents._fields)
     documents = Documents(*(np.concatenate(column) for column in zip(*columns, empty, strict=True)))
     if len(documents.offset) and int((documents.offset + documents.length).max()) >= 2**32:
@@ -301,17 +365,13 @@ def _rows_with(column: pa.DictionaryArray, value: str) -> NDArray[np.int64]:
     return np.flatnonzero(column.indices.to_numpy() == column.dictionary.index(value).as_py())
 
 
-def _is_in_none(shards: ShardSet, documents: Documents, rows_by_shard: Rows) -> NDArray[np.bool_]:
+def _is_in_none(job: _PackJob, documents: Documents, rows_by_shard: Rows) -> NDArray[np.bool_]:
     """Returns a mask of the documents that are not among some rows, shape (documents,)."""
     mask = np.ones(len(documents.row), dtype=bool)
-    numbers = _numbers(shards) if rows_by_shard else {}
-    for name, rows in rows_by_shard.items():
-        mask &= (documents.shard != numbers[name]) | ~np.isin(documents.row, rows)
+    for shard, number in zip(job.shards, job.numbers, strict=True):
+        if shard.shard in rows_by_shard:
+            mask &= (documents.shard != number) | ~np.isin(documents.row, rows_by_shard[shard.shard])
     return mask
-
-
-def _numbers(shards: ShardSet) -> dict[str, int]:
-    return {name: number for number, name in enumerate(shards.all_names)}
 
 
 def _keys(shard: NDArray[np.integer], row: NDArray[np.integer]) -> NDArray[np.uint64]:
@@ -332,17 +392,15 @@ def _count_used(packed: PackedSequences) -> tuple[int, int]:
 
 
 def _summary(
-    config: PackConfig, shards: ShardSet, jobs: list[_PackJob], counts: list[dict[str, int]]
+    config: PackConfig, shards: ShardSet, fmt: TokenFormat, jobs: list[_PackJob], counts: list[dict[str, int]]
 ) -> dict[str, object]:
-    fmt, numbers = shards.format, _numbers(shards)
     parts = defaultdict(list)
     totals: dict[str, dict[str, int]] = {name: defaultdict(int) for name in _COUNTS}
     for job, count in zip(jobs, counts, strict=True):
-        inside = [numbers[name] for name in job.shards]
         entry = {
             "sequences": count["sequences"],
-            "first_shard": min(inside, default=0),
-            "last_shard": max(inside, default=0),
+            "first_shard": min(job.numbers, default=0),
+            "last_shard": max(job.numbers, default=0),
         }
         parts[job.source].append(entry)
         for name in _COUNTS:

@@ -34,7 +34,7 @@ from tasks.trainer.data.notice import initial_model_note
 from tasks.trainer.launch import supervised
 from tasks.trainer.launch.supervised import SupervisedRun
 from tasks.trainer.model.model_file import changed_settings, describe
-from tasks.trainer.spec import epochs, make_spec
+from tasks.trainer.spec import epochs, make_spec, open_plan
 
 log = logging.getLogger("sluice.train")
 
@@ -81,7 +81,7 @@ def _describe(
     output: Output, spec: TrainSpec, metrics: list[dict[str, Any]], withheld_marks: bytes, of_month: dict[str, Any]
 ) -> None:
     """Writes the part `model`: `model.json`, `run.json`, `loss.parquet`, and the marks of withheld documents if any."""
-    plan = Plan.read(spec.plan)
+    plan = open_plan(spec)
     with output.part("model", conserved=False) as part:
         for name, content in (
             ("model.json", describe(spec.run.model, plan.format, plan.seq_len)),
@@ -119,7 +119,7 @@ def _report(metrics: list[dict[str, Any]], spec: TrainSpec) -> Report:
     losses = [line["loss"] for line in metrics if line["loss"] is not None]
     tail = losses[-max(1, len(losses) // 20) :]
     loss, tokens, steps = sum(tail) / len(tail), metrics[-1]["tokens"], spec.run.steps
-    epochs_by_source = epochs(spec.run, Plan.read(spec.plan).sequences, spec.weights, spec.anneal)
+    epochs_by_source = epochs(spec.run, open_plan(spec).sequences, spec.weights, spec.anneal)
     return Report(
         metrics={
             "loss": loss,

@@ -25,7 +25,7 @@ from tasks.core.errors import InputError, SluiceError, StoreError, TransientErro
 from tasks.core.stage import Output
 from tasks.core.store import AlreadyPublished, Store
 from tasks.trainer.checkpoints import checkpoint
-from tasks.trainer.checkpoints.locations import FOLDERS, committed, committed_lines, install, lines_of
+from tasks.trainer.checkpoints.locations import FOLDERS, RunLines, committed, committed_lines, install
 from tasks.trainer.checkpoints.sources import CopySource, fetch_file
 from tasks.trainer.place import CopyPolicy
 
@@ -98,6 +98,7 @@ class CopyLocation(CopySource):
         super().__init__(store, folder, required=required)
         self.name, self.output, self.run, self.settings = name, output, run, settings
         self.newest, self.patience_s, self.nodes = 0, PATIENCE_S, nodes
+        self._lines = RunLines(run)
 
     def steps(self) -> list[int]:
         """See `Location`."""
@@ -246,7 +247,7 @@ class CopyLocation(CopySource):
         """Writes the log lines of the steps since `first`; returns the SHA-256 of their files."""
         sums = {}
         for file in FOLDERS:
-            lines = lines_of(self.run, file, first, step)
+            lines = self._lines.between(file, first, step)
             with self.store.write(f"{folder}/{file}") as target:
                 target.write(lines)
             sums[file] = sha256_of(lines)

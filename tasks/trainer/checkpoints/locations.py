@@ -15,7 +15,7 @@ from tasks.core.errors import InputError, TransientError
 from tasks.core.stage import Output
 from tasks.core.store import Store
 from tasks.trainer.checkpoints import checkpoint
-from tasks.trainer.logs import METRICS, SKIPPED, read_metrics, repeated
+from tasks.trainer.logs import METRICS, SKIPPED, repeated
 
 FOLDERS = {METRICS: "steps", SKIPPED: "skipped"}
 """Folder in the artifact for each log file of the run."""
@@ -120,12 +120,13 @@ def publish_milestone(output: Output, run: Path, first: int, step: int, folder: 
         checkpoint.verify(folder)
     else:
         folder = checkpoint.merge(folder, run / MERGED)
+    read = RunLines(run)
     with output.part(name, conserved=False) as part:
         for path in sorted(folder.iterdir()):
             with part.file(f"checkpoints/{name}/{path.name}") as file, path.open("rb") as source:
                 shutil.copyfileobj(source, file, 1 << 20)
         for source_name, target in FOLDERS.items():
-            lines = lines_of(run, source_name, first, step)
+            lines = read.between(source_name, first, step)
             part.write(f"{target}/{name}.jsonl", lines, rows=lines.count(b"\n"))
     shutil.rmtree(run / MERGED, ignore_errors=True)
 
@@ -194,17 +195,66 @@ def install(store: Store, folder: str, run: Path, step: int, lines: dict[str, by
     temporary.rename(run / "checkpoints" / name)
 
 
-def lines_of(run: Path, name: str, first: int, until: int) -> bytes:
-    """Returns the lines of a log for the steps from `first` up to `until` (exclusive), without clock-dependent fields.
+class RunLines:
+    """The lines of a run's logs by step; each line is read once, as long as the logs only grow.
 
-    Raises:
-        TransientError: steps are missing or occur twice; the next start resumes before them.
+    Args:
+        run: folder of the run.
     """
-    rows = [line for line in read_metrics(run / name) if first <= line["step"] < until]
-    if name == METRICS:
-        check_rows([row["step"] for row in rows], first, until, str(run / name))
-        rows = [{key: row[key] for key in repeated(row)} for row in rows]
-    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._read = {name: _ReadLines() for name in FOLDERS}
+
+    def between(self, name: str, first: int, until: int) -> bytes:
+        """Returns the lines of a log for the steps from `first` up to `until` (exclusive).
+
+        They have no clock-dependent fields. The lines of earlier steps are forgotten.
+
+        Raises:
+            TransientError: steps are missing or occur twice; the next start resumes before them.
+        """
+        path, read = self._run / name, self._read[name]
+        if first < read.first or not read.go_on(path, first, name == METRICS):
+            read = self._read[name] = _ReadLines()
+            read.go_on(path, first, name == METRICS)
+        if name == METRICS:
+            check_rows([step for step, _ in read.lines if step < until], first, until, str(path))
+        return b"".join(line for step, line in read.lines if step < until)
+
+
+class _ReadLines:
+    """The lines of one log as far as they were read: those from step `first` on, with their steps."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[int, bytes]] = []
+        self.first = 0
+        self._end, self._last = 0, b""
+
+    def go_on(self, path: Path, first: int, is_metrics: bool) -> bool:
+        """Reads the whole lines since the last call, and forgets those of the steps before `first`.
+
+        Returns:
+            False if the log is another one than at the last call.
+        """
+        if first > self.first:
+            self.first, self.lines = first, [line for line in self.lines if line[0] >= first]
+        if not path.exists():
+            return not self._end
+        with path.open("rb") as file:
+            file.seek(self._end - len(self._last))
+            # A start rewrites the log. The last line has times, so it is at the same place in the same log only.
+            if file.read(len(self._last)) != self._last:
+                return False
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self._end, self._last = self._end + len(line), line
+                row = json.loads(line)
+                if row["step"] >= self.first:
+                    kept = {key: row[key] for key in repeated(row)} if is_metrics else row
+                    self.lines.append((row["step"], json.dumps(kept).encode() + b"\n"))
+        return True
 
 
 def check_rows(steps: Sequence[int], first: int, until: int, where: str) -> None:

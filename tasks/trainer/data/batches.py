@@ -25,18 +25,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.config import sha256_of_json
 from tasks.core.errors import InputError
 from tasks.core.ranges import RangeFile, RangeReader, ReadRequest
-from tasks.core.store import Store
 from tasks.formats.documents.examples import SOURCE, Example, Examples
 from tasks.formats.tokens.order import Order
-from tasks.formats.tokens.plan import SLICE, Plan, Slices
+from tasks.formats.tokens.plan import SLICE, Slices
 from tasks.formats.tokens.shard import FOLDER, read_format, read_uids
-from tasks.trainer.config import ShardsSpec, TrainSpec
+from tasks.trainer.config import TrainSpec
 from tasks.trainer.model.attention import Bounds
 from tasks.trainer.model.loss import IGNORED
+from tasks.trainer.spec import open_artifact, open_plan
 
 Ints = NDArray[np.int64]
 WORKERS = 2
@@ -146,10 +145,10 @@ class Batches(StepData):
     """
 
     def __init__(self, spec: TrainSpec) -> None:
-        self.plan = Plan.read(spec.plan)
+        self.plan = open_plan(spec)
         self.seq_len = self.plan.seq_len
         self.file_names: Sequence[str] = self.plan.shards
-        self.shards = open_shards(spec.shards)
+        self.shards = open_artifact(spec.shards)
         self.reader = RangeReader(self.shards, [f"{FOLDER}/{name}.arrow" for name in self.file_names])
         self._check_format()
         self.vocab_size, self.eos_id = self.plan.format.vocab_size, self.plan.format.eos_id
@@ -161,6 +160,7 @@ class Batches(StepData):
     def close(self) -> None:
         """Stops the threads that fetch blocks."""
         self.reader.close()
+        self.plan.close()
 
     def batch(self, step: int) -> Batch:
         """Returns the global batch of a step."""
@@ -189,10 +189,11 @@ class Batches(StepData):
 
         Each has source, sequence, document id, shard, and offset and length in the shard (see `plan`).
         """
+        drawn = [one[:2] for one in self.order.batch(step)]
         pieces = [
-            (source, sequence, *piece)
-            for source, sequence, _ in self.order.batch(step)
-            for piece in self.plan.slices(source, sequence).tolist()
+            (*one, *piece)
+            for one, slices in zip(drawn, self.plan.slices_of(drawn), strict=True)
+            for piece in slices.tolist()
         ]
         rows: dict[int, set[int]] = defaultdict(set)
         for _, _, shard, row, _, _ in pieces:
@@ -210,7 +211,7 @@ class Batches(StepData):
         Positions after the last token of a sequence are padding: end-of-text without a label, as a separate document.
         """
         drawn = self.order.batch(step)
-        slices = [self.plan.slices(*drawn[slot][:2]) for slot in slots]
+        slices = self.plan.slices_of([drawn[slot][:2] for slot in slots])
         flat, counts = np.concatenate(slices), np.array([len(sequence) for sequence in slices])
         firsts = np.cumsum(counts) - counts
         lengths = np.add.reduceat(flat["length"].astype(np.int64), firsts)
@@ -331,14 +332,6 @@ class Loader:
         return {number: batch.pinned() for number, batch in batches.items()} if self._pin else batches
 
 
-def open_shards(spec: ShardsSpec) -> Artifact:
-    """Returns the artifact of the shards; raises InputError if it changed since the run was specified."""
-    artifact = Artifact.open_at(Store(spec.store), ArtifactId.parse(spec.artifact))
-    if artifact.record.content != spec.content:
-        raise InputError(f"{spec.artifact} in {spec.store} was made again since this run began", "run the stage again")
-    return artifact
-
-
 def _numbers(slices: Slices, counts: Ints, used: Ints, seq_len: int) -> Ints:
     """Returns the slice number of each position, shape (rows, seq_len); padding counts as one more slice."""
     total = len(slices) + len(counts)
@@ -388,7 +381,7 @@ class ExampleBatches(StepData):
     def __init__(self, spec: TrainSpec) -> None:
         assert spec.tuning is not None
         tuning = spec.tuning
-        self.examples = Examples(open_shards(spec.shards))
+        self.examples = Examples(open_artifact(spec.shards))
         self.seq_len, self.vocab_size, self.eos_id = tuning.seq_len, tuning.vocab_size, tuning.eos_id
         self._selects = tuning.loss == "dpo"
         self.file_names = self.examples.paths

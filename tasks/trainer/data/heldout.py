@@ -64,7 +64,7 @@ def heldout_documents(
     """
     versions: dict[int, list[str]] = defaultdict(list)
     for name in shards.names(source, HELDOUT):
-        versions[version_of(shards.part(name))].append(name)
+        versions[version_of(shards.entry(name).part)].append(name)
     queues = [_queue(shards, names, left_out, by_id=len(versions) > 1) for names in versions.values()]
     places = sorted(_shared_out(queues, max_tokens))
     if not places:

@@ -30,12 +30,12 @@ from tasks.core.errors import (
     SupersededError,
     TransientError,
 )
-from tasks.formats.tokens.plan import Plan
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.launch import failure
 from tasks.trainer.launch.gang import Gang
 from tasks.trainer.logs import METRICS, MetricsTail
 from tasks.trainer.parallel.fit import check_fit, layout_warnings
+from tasks.trainer.spec import open_plan
 
 log = logging.getLogger("sluice.train")
 POLL_S = 0.2
@@ -212,7 +212,7 @@ def _ranks_for(spec: TrainSpec, nodes: int) -> int:
     """
     layout, nproc = spec.place.layout, spec.place.nproc
     if layout:
-        plan = Plan.read(spec.plan)
+        plan = open_plan(spec)
         check_fit(layout, spec.run, plan.format.vocab_size, plan.seq_len, nodes, nproc)
         for warning in layout_warnings(layout, nodes, nproc):
             log.warning("%s", warning)

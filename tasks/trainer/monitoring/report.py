@@ -14,15 +14,12 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.pages import template
-from tasks.core.store import Store
 from tasks.core.terminal import duration
 from tasks.formats.documents.examples import SOURCE, Examples
-from tasks.formats.tokens.plan import Plan
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.model.shape import ModelShape, attended_length, flops_per_token
-from tasks.trainer.spec import epochs
+from tasks.trainer.spec import epochs, open_artifact, open_plan
 from tasks.trainer.tuning.memory import tuning_flops_per_token
 
 Lines = Sequence[Mapping[str, Any]]
@@ -79,13 +76,13 @@ class RunData(NamedTuple):
     def open(cls, spec: TrainSpec) -> "RunData":
         """Opens the data of a run; raises InputError if it is missing."""
         if spec.tuning is None:
-            plan = Plan.read(spec.plan)
+            plan = open_plan(spec)
 
             def in_plan(source: str, number: int) -> list[int]:
                 return [int(length) for length in plan.slices(source, number)["length"]]
 
             return cls(plan.format.vocab_size, plan.seq_len, plan.sequences, in_plan)
-        examples = Examples(Artifact.open_at(Store(spec.shards.store), ArtifactId.parse(spec.shards.artifact)))
+        examples = Examples(open_artifact(spec.shards))
 
         def in_examples(source: str, number: int) -> list[int]:
             return [length for example in examples.numbers(number) for length in examples[example].lengths]

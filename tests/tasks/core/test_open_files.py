@@ -19,14 +19,14 @@ from tasks.core.ranges import RangeReader, ReadRequest, checksummed_file
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.formats.tokens.plan import Plan
-from tasks.formats.tokens.shard import ShardSet
+from tasks.formats.tokens.shard import ShardEntry, ShardSet
 from tasks.stages.spans import SpansConfig
 from tasks.stages.tokens import EncodeConfig, PackConfig, pack
 from tests.conftest import run_stage_in
 from tests.corpora import tokens_in
 
 LIMIT = 64
-SHARDS = 2 * LIMIT
+FILES = 5_000
 
 
 def limited() -> None:
@@ -56,11 +56,11 @@ def read_ranges(root: str) -> None:
 def test_a_reader_of_ranges_reads_more_files_than_may_be_open(tmp_path: Path) -> None:
     output = Output(Store(str(tmp_path)), ArtifactId("test/data", "dev"), "by-hand")
     with output.part("only", conserved=False) as part:
-        for number in range(SHARDS):
+        for number in range(FILES):
             with checksummed_file(part, f"data/{number:05d}.bin") as file:
                 file.write(bytes([number % 256]) * 10)
     commit(output, "by hand", 1, Config(), [], Report())
-    assert in_a_small_process("read_ranges", tmp_path) == f"True {SHARDS}\n"
+    assert in_a_small_process("read_ranges", tmp_path) == f"True {FILES}\n"
 
 
 def pack_and_spans(root: str) -> None:
@@ -90,7 +90,7 @@ def open_one_too_many(path: str) -> None:
             held.append(open(path, "rb"))  # noqa: SIM115
     except OSError:
         try:
-            ShardSet({"a-train-00000-000": path}, {}, None).shard("a-train-00000-000")
+            ShardSet({"a-train-00000-000": ShardEntry(path, 1, 1)}, None).shard("a-train-00000-000")
         except InputError as error:
             print(error)
 

@@ -102,6 +102,24 @@ def test_a_range_file_is_read_like_any_other(artifact: Artifact) -> None:
     assert file.tell() == len(DATA) - 4
 
 
+def test_a_reader_of_many_files_keeps_the_checksums_of_the_newest(
+    artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = Output(artifact.store, ArtifactId("test/many", "dev"), "by-hand")
+    with output.part("only", conserved=False) as part:
+        for number in range(40):
+            with ranges.checksummed_file(part, f"data/{number:05d}.bin") as file:
+                file.write(bytes([number]) * 10)
+    made = commit(output, "by hand", 1, Config(), [], Report())
+    monkeypatch.setattr(ranges, "MOST_FILES", 4)
+    reader = RangeReader(made, made.files("data/"))
+    for numbers in (range(40), range(39, -1, -7), [3], range(0, 40, 2)):
+        outs = [bytearray(2) for _ in numbers]
+        reader.read(ReadRequest(number, 1, memoryview(out)) for number, out in zip(numbers, outs, strict=True))
+        assert outs == [bytes([number]) * 2 for number in numbers]
+        assert len(reader._open) == 4
+
+
 def test_a_flipped_byte_is_never_returned(artifact: Artifact) -> None:
     flipped = bytearray(DATA)
     flipped[2 * BLOCK + 17] ^= 1

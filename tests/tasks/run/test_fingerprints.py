@@ -32,7 +32,7 @@ BEFORE = {
     "dedup_index": "2dfb21ff84301c1e",
     "text_index": "2db13f9b06677160",
     "tokenizer": "299f0c0b1d98e155",
-    "encode": "09a26b0f6b7a794c",
+    "encode": "0744d62723497dd2",
     "chunks": "20123556739595de",
     "spans": "4c47e4224b6fe8d6",
     "repeats": "4b5ad7c84d40c717",

@@ -15,6 +15,7 @@ from tasks.core.part import PartSpec, part_names
 from tasks.core.stage import Inputs, Output
 from tasks.core.store import Store
 from tasks.formats.dedup.sorted_runs import Buckets
+from tasks.formats.tokens.shard import TRAIN, shard_name, shard_path
 from tasks.stages.annotate import AnnotateConfig
 from tasks.stages.annotate import stage as annotate
 from tasks.stages.chunks import ChunksConfig
@@ -33,7 +34,7 @@ from tasks.stages.paragraphs import stage as paragraphs
 from tasks.stages.paragraphs.passes import mark_part
 from tasks.stages.perplexity import PerplexityConfig, ReferenceText
 from tasks.stages.perplexity.stage import sample_crawl
-from tasks.stages.tokens import EncodeConfig, TokenizerConfig
+from tasks.stages.tokens import EncodeConfig, PackConfig, TokenizerConfig, pack
 from tasks.stages.tokens.bpe import draw
 from tasks.stages.tokens.encode import thresholds
 
@@ -125,6 +126,19 @@ def _encode(folder: Path, parts: int) -> None:
     thresholds(documents, documents.files("kept/"), _Scales(), EncodeConfig())
 
 
+def _pack(folder: Path, parts: int, by: str = "source") -> None:
+    shards = _artifact(folder, "shards", [], parts)
+    paths = [shard_path(shard_name("web", TRAIN, number, 0)) for number in range(parts)]
+    entries = [FileEntry(path=path, bytes=9, sha256="a" * 64, rows=100, tokens=2**28) for path in paths]
+    records = [part.model_copy(update={"files": (entry,)}) for part, entry in zip(shards.parts, entries, strict=True)]
+    output = Output(shards.store, ArtifactId("test/plan", "dev"), "f" * 64)
+    pack.run(PackConfig(by=by), Inputs({"shards": shards.limited_to(records)}), output, _Scales())
+
+
+def _pack_by_language(folder: Path, parts: int) -> None:
+    _pack(folder, parts, "language")
+
+
 def _chunks(folder: Path, parts: int) -> None:
     documents = _artifact(folder, "documents", ["kept", "rejected"], parts)
     inputs = {role: _artifact(folder, role, [role], parts) for role in ("extracted", "tokenizer", "takedowns")}
@@ -159,6 +173,8 @@ def _perplexity(folder: Path, parts: int) -> None:
         _paragraphs_marked,
         _consolidate,
         _encode,
+        _pack,
+        _pack_by_language,
         _chunks,
         _tokenizer,
         _classifiers,

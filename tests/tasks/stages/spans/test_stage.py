@@ -40,7 +40,8 @@ def shards_in(folder: Path, shards: list[Documents], heldout: Documents, vocab_s
         tokens = [np.array([*document, EOS], dtype=fmt.dtype) for document in documents]
         uids = [f"{split}{index:04d}{row:04d}".encode()[:16].ljust(16) for row in range(len(documents))]
         name = shard_name("web", split, index, 0)
-        with output.part(name, conserved=False) as part, part.file(f"shards/{name}.arrow") as file:
+        path, count = f"shards/{name}.arrow", sum(map(len, tokens))
+        with output.part(name, conserved=False) as part, part.file(path, len(tokens), count) as file:
             write_shard(file, buffer_of("web", split, uids, tokens, [1] * len(documents)), fmt)
     return commit(output, "by hand", 1, Config(), [], Report())
 
@@ -71,11 +72,16 @@ document = st.lists(tokens, max_size=12)
     st.lists(tokens, min_size=1, max_size=8),
     st.integers(1, 60),
     st.sampled_from([1, 2, 3, 512]),
+    st.sampled_from([1, 7, 99]),
 )
 def test_a_run_of_tokens_is_found_at_its_positions_in_documents(
-    shards: list[Documents], text: list[int], group_tokens: int, every: int
+    shards: list[Documents], text: list[int], group_tokens: int, every: int, maps: int
 ) -> None:
-    with tempfile.TemporaryDirectory() as name, patch.object(spans, "SAMPLED_EVERY", every):
+    with (
+        tempfile.TemporaryDirectory() as name,
+        patch.object(spans, "SAMPLED_EVERY", every),
+        patch.object(spans, "MOST_MAPS", maps),
+    ):
         made = shards_in(Path(name), shards, heldout=[text])
         index = SpanIndex(spans_of(Path(name), made, group_tokens), ShardSet.open(made))
         longest = max(size for size in range(len(text) + 1) if not size or occurrences(shards, text[:size]))
@@ -86,6 +92,8 @@ def test_a_run_of_tokens_is_found_at_its_positions_in_documents(
         some = index.places(text, 2)
         assert len(some) == len(set(some)) == min(2, len(everywhere))
         assert set(some) <= set(everywhere)
+        kept = index._open.values()
+        assert sum(group.maps for group in kept) <= maps or len(kept) == 1
 
 
 @pytest.mark.parametrize("vocab_size", [300, 65_536, 128_000])

@@ -20,10 +20,10 @@ from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.formats.tokens import plan
 from tasks.formats.tokens.plan import Plan
-from tasks.formats.tokens.shard import ShardSet
+from tasks.formats.tokens.shard import Shard, ShardSet, shard_path
 from tasks.stages.tokens import EncodeConfig, PackConfig, pack
 from tasks.stages.tokens.pack import Documents, PackedSequences, best_fit, concat
-from tests.corpora import tokens_in
+from tests.corpora import corpus, tokens_in
 from tests.s3_server import S3Server
 
 LENGTHS = st.lists(st.lists(st.integers(1, 40), max_size=12), min_size=1, max_size=4)
@@ -121,6 +121,29 @@ def test_the_parts_of_a_packed_source_do_not_depend_on_the_workers(
         assert sequence in plan.sequences_of("web", plan.shards[rows[-1][0]], rows[-1][1])
 
 
+def test_a_thousand_shards_are_packed_by_their_record_and_index(tmp_path: Path, run_stage: Callable) -> None:
+    made = tokens_in(tmp_path, corpus(1_000), encode=EncodeConfig(shard_tokens=1, heldout_share=0.1))
+    shards = ShardSet.open(made.shards)
+    assert len(shards.all_names) == 1_000
+    summary = json.loads(made.plan.read("plan/summary.json"))
+    others = shards.all_names[1:]
+    for name in others:
+        os.unlink(made.shards.local(shard_path(name)))
+    again = run_stage("tasks.stages.tokens.pack", PackConfig(seq_len=32), {"shards": made.shards}, version="again")
+    assert again.record.content == made.plan.record.content
+    for source in shards.sources:
+        assert summary["heldout_documents"][source] == len(shards.names(source, "heldout"))
+
+
+@pytest.mark.parametrize("by", ["source", "language", "source+tier"])
+def test_packing_opens_no_shard(tmp_path: Path, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a shard was opened")
+
+    monkeypatch.setattr(Shard, "__init__", refuse)
+    assert sum(Plan.open(tokens_in(tmp_path, by=by).plan).sequences.values())
+
+
 @pytest.mark.parametrize("method", ["concat", "best_fit"])
 def test_the_summary_counts_what_was_packed_dropped_and_padded(
     tmp_path: Path, method: Literal["concat", "best_fit"]
@@ -129,8 +152,11 @@ def test_the_summary_counts_what_was_packed_dropped_and_padded(
     shards, summary = ShardSet.open(made.shards), json.loads(made.plan.read("plan/summary.json"))
     for source in shards.sources:
         assert summary["tokens"][source] == summary["sequences"][source] * 32 - summary["padding_tokens"][source]
-        assert summary["tokens"][source] + summary["dropped_tokens"][source] == shards.n_tokens(source)
-        assert summary["heldout_tokens"][source] == shards.n_tokens(source, "heldout")
+        for split, counted in (("train", "tokens"), ("heldout", "heldout_tokens")):
+            tokens = sum(shards.shard(name).n_tokens for name in shards.names(source, split))
+            dropped = summary["dropped_tokens"][source] if split == "train" else 0
+            assert summary[counted][source] + dropped == tokens == shards.n_tokens(source, split)
+        assert summary["heldout_documents"][source] == sum(1 for _ in shards.heldout(source))
     assert all(count < 32 for count in summary["dropped_tokens"].values())
     assert sum(summary["padding_tokens" if method == "concat" else "dropped_tokens"].values()) == 0
     assert summary["vocab_size"] == 300
@@ -147,35 +173,31 @@ def test_held_out_documents_are_in_no_sequence(tmp_path: Path) -> None:
     assert not any("heldout" in name for name in names)
 
 
-def test_a_plan_reads_from_a_folder_and_can_be_pickled(tmp_path: Path) -> None:
-    made = tokens_in(tmp_path)
-    plan = Plan.open(made.plan)
-    folder = Plan.read(str(Path(made.plan.local("plan/summary.json")).parent))
-    expected = plan.slices("web", 3).tolist()
-    assert folder.slices("web", 3).tolist() == pickle.loads(pickle.dumps(plan)).slices("web", 3).tolist() == expected
+def test_a_plan_can_be_pickled_and_names_what_it_has_not(tmp_path: Path) -> None:
+    plan = Plan.open(tokens_in(tmp_path).plan)
+    assert pickle.loads(pickle.dumps(plan)).slices("web", 3).tolist() == plan.slices("web", 3).tolist()
     with pytest.raises(InputError, match='no source "wbe"'):
         plan.slices("wbe", 0)
     with pytest.raises(IndexError, match='"web" has the sequences'):
         plan.slices("web", 10**6)
-    with pytest.raises(InputError, match=r"summary\.json is missing"):
-        Plan.read("/nonexistent")
 
 
 def test_a_truncated_plan_or_one_of_another_format_is_refused(tmp_path: Path) -> None:
-    folder = Path(tokens_in(tmp_path).plan.local("plan/summary.json")).parent
+    made = tokens_in(tmp_path).plan
+    folder = Path(made.local("plan/summary.json")).parent
     for name in ("web-00000-slices.npy", "web-00000-first.npy", "web-00000-documents.npy"):
         whole = (folder / name).read_bytes()
         for kept in (0, 40, len(whole) - 16):
             (folder / name).write_bytes(whole[:kept])
             with pytest.raises(InputError, match=r"plan/web-.* is not readable.*Run the stage pack again"):
-                Plan.read(str(folder)).slices("web", 0)
+                Plan.open(made).slices("web", 0)
         (folder / name).write_bytes(whole)
     shutil.copy(folder / "code-00000-first.npy", folder / "web-00000-first.npy")
     with pytest.raises(InputError, match='the plan of "web" does not fit its summary'):
-        Plan.read(str(folder)).slices("web", 0)
+        Plan.open(made).slices("web", 0)
     (folder / "summary.json").write_text('{"seq_len": 32}')
     with pytest.raises(InputError, match="earlier version of Sluice"):
-        Plan.read(str(folder))
+        Plan.open(made)
 
 
 def test_too_little_text_for_one_sequence_is_an_error(tmp_path: Path, run_stage: Callable) -> None:
@@ -184,24 +206,31 @@ def test_too_little_text_for_one_sequence_is_an_error(tmp_path: Path, run_stage:
         run_stage("tasks.stages.tokens.pack", PackConfig(seq_len=9_999_999), inputs, version="long")
 
 
-def test_the_plan_of_a_run_stays_when_the_cache_of_the_machine_is_emptied(
-    tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made, folder = tokens_in(tmp_path).plan, tmp_path / "held"
-    monkeypatch.setenv("SLUICE_CACHE", str(tmp_path / "cache"))
+def test_a_remote_plan_is_read_by_the_blocks_of_the_sequences_and_verified(tmp_path: Path, s3: S3Server) -> None:
+    made = tokens_in(tmp_path).plan
     remote = Store(f"s3://sluice/{tmp_path.name}")
     for path in made.store.list(made.path):
         with remote.write(path) as file:
             file.write(made.store.read(path))
     artifact = Artifact.open_at(remote, made.address)
-    for linked in (True, False):
-        if not linked:
-            monkeypatch.setattr(os, "link", lambda *paths: (_ for _ in ()).throw(OSError("another file system")))
-        plan.hold(artifact, folder)
-        shutil.rmtree(tmp_path / "cache")
-        held, here = Plan.read(str(folder)), Plan.open(made)
-        for source in here.sources:
-            assert held.slices(source, 0).tolist() == here.slices(source, 0).tolist()
+    here, before = Plan.open(made), s3.faults.requests
+    there = Plan.open(artifact)
+    assert s3.faults.requests - before == 1  # the summary
+    wanted = [(source, number) for source in here.sources for number in range(here.sequences[source])]
+    for reader in (there, pickle.loads(pickle.dumps(there))):
+        assert [one.tolist() for one in reader.slices_of(wanted)] == [here.slices(*one).tolist() for one in wanted]
+        reader.close()
+    # Of each source the checksums and blocks of two arrays; the third one is for the way back.
+    assert s3.faults.requests - before == 1 + 4 * len(here.sources) + 2 * len(here.sources)
+    shard, row = int(here.slices("web", 0)["shard"][0]), int(here.slices("web", 0)["row"][0])
+    assert there.sequences_of("web", there.shards[shard], row) == here.sequences_of("web", here.shards[shard], row)
+    data = bytearray(made.read("plan/code-00000-slices.npy"))
+    data[-1] ^= 1
+    with remote.write(f"{made.path}/plan/code-00000-slices.npy") as file:
+        file.write(bytes(data))
+    shutil.rmtree(os.environ["SLUICE_CACHE"])
+    with pytest.raises(InputError, match=r"plan/code-00000-slices\.npy is damaged"):
+        Plan.open(artifact).slices("code", 0)
 
 
 def test_the_first_sequences_of_parts_are_summed_up_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

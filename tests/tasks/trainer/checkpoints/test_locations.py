@@ -10,6 +10,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import BinaryIO
 
 import psutil
@@ -19,10 +20,12 @@ from safetensors.torch import load_file
 from tasks.core.errors import SupersededError, TransientError
 from tasks.core.store import Store
 from tasks.trainer.checkpoints import checkpoint, copies
+from tasks.trainer.checkpoints import locations as locations_module
 from tasks.trainer.checkpoints import recovery as recovery_module
+from tasks.trainer.checkpoints.locations import RunLines
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainConfig
-from tasks.trainer.logs import FAULTS, METRICS, read_metrics
+from tasks.trainer.logs import DETERMINISTIC, FAULTS, METRICS, StepLog, read_metrics
 from tasks.trainer.monitoring import monitor
 from tasks.trainer.place import CheckpointLocations, CopyFolder, CopyPolicy, TrainPlace
 from tests.corpora import Made
@@ -347,3 +350,37 @@ def test_a_run_that_loses_its_machine_resumes_from_the_folder_with_the_same_byte
     assert [path for path in folder.rglob("*") if path.is_file()] == []
     assert contents(moved) == contents(train(made, Store(str(tmp_path / "stayed")), config))
     assert json.loads(moved.read("run.json"))["steps"] == 240
+
+
+def test_every_copy_parses_only_the_lines_since_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+
+    def loads(line: str) -> object:
+        parsed.append(line)
+        return json.loads(line)
+
+    def log(first: int, end: int, seconds: float) -> None:
+        steps = StepLog(tmp_path / METRICS, first)
+        for step in range(first, end):
+            steps.write({**dict.fromkeys(DETERMINISTIC, 0.5), "step": step, "step_s": seconds + step / 7})
+
+    monkeypatch.setattr(locations_module, "json", SimpleNamespace(loads=loads, dumps=json.dumps))
+    lines = RunLines(tmp_path)
+    log(0, 100, 0.1)
+    copied = lines.between(METRICS, 0, 90)
+    log(100, 150, 0.2)
+    parsed.clear()
+    assert lines.between(METRICS, 0, 150).startswith(copied)
+    assert len(parsed) == 50
+    # A start repeats steps, and its times differ.
+    log(120, 160, 0.3)
+    for first, until in ((0, 160), (130, 155), (130, 160), (110, 160), (160, 160)):
+        assert lines.between(METRICS, first, until) == RunLines(tmp_path).between(METRICS, first, until)
+        assert lines.between(METRICS, first, until).count(b"\n") == until - first
+    with (tmp_path / METRICS).open("a") as file:
+        file.write('{"step": 160')
+    with pytest.raises(TransientError, match="0 rows with 0 of the 1 steps from 160 on"):
+        lines.between(METRICS, 160, 161)
+    with (tmp_path / METRICS).open("a") as file:
+        file.write(', "loss": null, "lr": 1, "grad_norm": null, "tokens": 9, "step_s": 1.0}\n')
+    assert lines.between(METRICS, 160, 161) == b'{"step": 160, "loss": null, "lr": 1, "grad_norm": null, "tokens": 9}\n'

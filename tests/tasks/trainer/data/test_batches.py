@@ -160,12 +160,17 @@ def spec(made: Made, tmp_path: Path) -> TrainSpec:
 
 @pytest.fixture
 def remote(spec: TrainSpec, made: Made, s3: S3Server, tmp_path: Path) -> TrainSpec:
-    """The same run with its shards on S3."""
+    """The same run with its shards and its plan on S3."""
     store = Store(f"s3://sluice/{tmp_path.name}")
-    for path in made.shards.store.list(made.shards.path):
-        with store.write(path) as file:
-            file.write(made.shards.store.read(path))
-    return spec.model_copy(update={"shards": spec.shards.model_copy(update={"store": store.root})})
+    for artifact in (made.shards, made.plan):
+        for path in artifact.store.list(artifact.path):
+            with store.write(path) as file:
+                file.write(artifact.store.read(path))
+    assert spec.plan
+    there = {"store": store.root}
+    return spec.model_copy(
+        update={"shards": spec.shards.model_copy(update=there), "plan": spec.plan.model_copy(update=there)}
+    )
 
 
 def steps_of(spec: TrainSpec, ranks: int, first: int, end: int, workers: int) -> Iterator[Batch]:
@@ -219,7 +224,7 @@ def test_a_changing_number_of_ranks_loads_the_same_batches(spec: TrainSpec) -> N
     assert chain(spec, [4] * 5 + [2] * 3 + [3] * 4) == expected(spec)
 
 
-def test_shards_on_s3_give_the_same_batches_while_three_requests_in_ten_fail(
+def test_shards_and_plan_on_s3_give_the_same_batches_while_three_requests_in_ten_fail(
     spec: TrainSpec, remote: TrainSpec, s3: S3Server
 ) -> None:
     s3.faults.share = 0.3
@@ -243,12 +248,13 @@ def test_the_cache_of_a_killed_loader_gives_the_same_batches(
     assert chain(remote, [4] * 4 + [2] * 4 + [3] * 4, 4) == expected(spec)
 
 
-def test_only_a_record_and_the_format_are_read_before_the_first_step(
+def test_only_records_the_summary_and_the_format_are_read_before_the_first_step(
     remote: TrainSpec, s3: S3Server, tmp_path: Path
 ) -> None:
     before = s3.faults.requests
     Batches(remote)
-    assert s3.faults.requests - before == 3  # the record, the checksums of one shard, its only block
+    # Two records, the summary of the plan, the checksums of one shard and its only block.
+    assert s3.faults.requests - before == 5
 
 
 def flip(path: Path, at: int) -> None:

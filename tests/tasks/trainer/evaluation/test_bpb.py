@@ -10,7 +10,7 @@ import torch
 
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
-from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardSet, TokenFormat, shard_name, write_shard
+from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardEntry, ShardSet, TokenFormat, shard_name, write_shard
 from tasks.stages.evaluate.stage import unigram_bits
 from tasks.stages.tokens import EncodeConfig, TokenizerConfig
 from tasks.trainer.config import ModelConfig
@@ -86,7 +86,7 @@ def test_the_unigram_model_uses_add_one_smoothing(tmp_path: Path) -> None:
     # Counts 2 3 1 0 0, plus one: 3 4 2 1 1 of 11.
     expected = [-math.log2(count / 11) for count in (3, 4, 2, 1, 1)]
     assert unigram_bits(
-        ShardSet({Path(path).stem: path for path in (train, held)}, {}, None)
+        ShardSet({Path(path).stem: ShardEntry(path, rows, 6 - rows) for path, rows in ((train, 2), (held, 1))}, None)
     ).tolist() == pytest.approx(expected)
 
 

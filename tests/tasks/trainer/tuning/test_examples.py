@@ -14,11 +14,12 @@ from tasks.core.config import Config
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.formats.documents import examples
-from tasks.trainer.config import ModelConfig, ShardsSpec, TrainConfig, TrainSpec, TuningSpec
+from tasks.trainer.config import ModelConfig, TrainConfig, TrainSpec, TuningSpec
 from tasks.trainer.data.batches import ExampleBatches
 from tasks.trainer.data.withheld import blank_slices
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.model.transformer import build
+from tasks.trainer.spec import artifact_spec
 
 VOCABULARY, EOS, SEQ_LEN = 50, 0, 24
 MODEL = ModelConfig(layers=2, dim=16, heads=2, kv_heads=1)
@@ -52,9 +53,9 @@ def spec_of(made: Artifact, **settings: object) -> TrainSpec:
     return TrainSpec(
         run=TrainConfig(model=MODEL, steps=9, batch_size=4, microbatch=2),
         weights={"examples": 1.0},
-        shards=ShardsSpec(store=made.store.root, artifact=str(made.address), content=made.record.content),
+        shards=artifact_spec(made),
         tuning=TuningSpec(loss="sft", vocab_size=VOCABULARY, eos_id=EOS, seq_len=SEQ_LEN, **settings),
-        plan="",
+        plan=None,
         out="",
     )
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tasks.core.digest import sha256_of_file
 from tasks.trainer.checkpoints.checkpoint import StoredTensor
-from tasks.trainer.config import InitialSpec, ModelConfig, ShardsSpec, TrainConfig, TrainSpec, TuningSpec
+from tasks.trainer.config import ArtifactSpec, InitialSpec, ModelConfig, TrainConfig, TrainSpec, TuningSpec
 from tasks.trainer.model.shape import SIZES, ModelShape, flops_per_token
 from tasks.trainer.model.transformer import build
 from tasks.trainer.place import Layout
@@ -37,12 +37,12 @@ def spec_of(
     return TrainSpec(
         run=TrainConfig(model=model, batch_size=batch_size, microbatch=2),
         weights={},
-        shards=ShardsSpec(store="", artifact="", content=""),
+        shards=ArtifactSpec(store="", artifact="", content=""),
         initial=InitialSpec(artifact="random", file=str(path), sha256=sha256_of_file(str(path))),
         tuning=TuningSpec.model_validate(
             {"loss": "sft", "vocab_size": vocab_size, "eos_id": 0, "seq_len": seq_len, **tuning}
         ),
-        plan="",
+        plan=None,
         out=str(folder),
     )
 
