@@ -12,7 +12,7 @@ import re
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -293,12 +293,13 @@ def delete_objects(fs: Any, paths: Sequence[str]) -> None:
         if not refused:
             return
         final = next((entry for entry in refused if entry.get("Code") in _RIGHTS), None)
-        if final or pause is None:
-            from botocore.exceptions import ClientError
-
-            entry = final or refused[0]
-            error = ClientError({"Error": entry}, "DeleteObjects")
-            raise translate(error, f"s3://{bucket}/{entry['Key']}") or error
+        if final:
+            raise StoreError(
+                f"no permission to remove s3://{bucket}/{final['Key']} ({_detail(final)})",
+                "grant it to these credentials, or use others",
+            )
+        if pause is None:
+            raise TransientError(f"the store did not remove s3://{bucket}/{refused[0]['Key']} ({_detail(refused[0])})")
         keys = [entry["Key"] for entry in refused]
         time.sleep(pause)
 
@@ -435,9 +436,12 @@ def _code(error: BaseException) -> str:
 
 def _message(error: BaseException) -> str:
     details = _response(error).get("Error", {})
-    if not details:
-        return str(error).partition("\n")[0]
-    return f"{details.get('Code')}: {details.get('Message', '')}".rstrip(": ")
+    return _detail(details) if details else str(error).partition("\n")[0]
+
+
+def _detail(answer: Mapping[str, Any]) -> str:
+    """Returns code and message of an error in a response of S3."""
+    return f"{answer.get('Code')}: {answer.get('Message', '')}".rstrip(": ")
 
 
 def _region(error: BaseException) -> str:

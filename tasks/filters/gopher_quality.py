@@ -119,7 +119,7 @@ class GopherQualityMeasures(Annotator):
 def _recurring(words: Sequence[str]) -> float:
     """Returns the share of recurring words among the first long ones, or -1 for too few.
 
-    >>> _recurring(["und", "der"] * 40 + [f"wort{n}" for n in range(20)])
+    >>> _recurring(["und", "der"] * 80 + [f"wort{n}" for n in range(40)])
     0.8
     """
     long = [word for word in words if len(word) >= _RECURRING_LETTERS and not word.isdigit()][:_RECURRING_WORDS]

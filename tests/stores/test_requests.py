@@ -203,7 +203,7 @@ def test_files_that_s3_refuses_to_remove_are_reported(
 
     monkeypatch.setattr(s3.faults, "app", refusing)
     for remove in (lambda: s3_store.remove("a"), lambda: s3_store.remove_files(["a"])):
-        with pytest.raises(StoreError, match=r"no permission to use \S+/a \(AccessDenied: a bucket policy\)"):
+        with pytest.raises(StoreError, match=r"no permission to remove \S+/a \(AccessDenied: a bucket policy\)"):
             remove()
 
 
@@ -232,10 +232,10 @@ def test_files_that_s3_is_too_busy_to_remove_are_removed_again(monkeypatch: pyte
     keys = [[one["Key"] for one in request["Delete"]["Objects"]] for request in sent]
     assert keys == [["x/0", "x/1", "x/2"], ["x/0", "x/2"]]
     sent = answering(store, [refusal("NoSuchKey", "SlowDown")] * 3, monkeypatch)
-    with pytest.raises(TransientError, match=r"did not answer for s3://sluice/x/1 .*SlowDown"):
+    with pytest.raises(TransientError, match=r"did not remove s3://sluice/x/1 .*SlowDown"):
         store.remove_files(paths)
     sent = answering(store, [refusal("SlowDown", "SlowDown", "AccessDenied")], monkeypatch)
-    with pytest.raises(StoreError, match=r"no permission to use s3://sluice/x/2 \(AccessDenied"):
+    with pytest.raises(StoreError, match=r"no permission to remove s3://sluice/x/2 \(AccessDenied"):
         store.remove_files(paths)
 
 

@@ -27,10 +27,11 @@ _PROSE = {
     "mean_word": 5.0,
     "stop_words": 8,
     "stop_share": 0.4,
+    "recurring": 0.5,
     "lines": 1,
     "english": True,
 }
-_POOR = {"words": 3, "letters": 3, "mean_word": 5.0, "stop_words": 8, "stop_share": 0.4, "lines": 1, "english": True}
+_POOR = {**_PROSE, "words": 3, "letters": 3, "recurring": -1.0}
 REJECTED = pa.schema(
     [("record_id", pa.string()), ("url", pa.string()), ("reason", pa.string()), ("source", pa.string())]
 )
