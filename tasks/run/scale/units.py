@@ -149,7 +149,7 @@ UNITS = {
     # Memory counted by allocations, and sizes of records.
     "manifest_file": Unit(836, "bytes of memory of extract per WARC file of its input", COUNTED),
     "first_pass_part": Unit(
-        5_300, "bytes of memory of extract per part, at the peak of the first pass, without records", COUNTED
+        3_960, "bytes of memory of extract per part, at the peak of the first pass, without records", COUNTED
     ),
     "identity_memory": Unit(132, "bytes of memory of a task of extract per identity of its range", COUNTED),
     "candidate_memory": Unit(230, "bytes of memory of a candidate of the tokenizer's sample", COUNTED),
