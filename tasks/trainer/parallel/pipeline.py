@@ -56,6 +56,7 @@ class _Stage(PipelineStage):
         assert isinstance(self.submod, FSDPModule)
         self.submod.set_is_last_backward(False)
         self.submod.set_requires_gradient_sync(self.zero > 1)
+        self.submod.set_requires_all_reduce(last_backward)
         self.submod.set_reshard_after_backward(self.zero > 2)
         inputs = stage_backward(bwd_kwargs["stage_output"], bwd_kwargs["output_grads"], bwd_kwargs["input_values"])
         return inputs, None

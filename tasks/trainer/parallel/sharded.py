@@ -401,6 +401,7 @@ def accumulate(model: Transformer, microbatches: Sequence[Batch], zero: int) -> 
         last = index == len(microbatches)
         model.set_is_last_backward(last)
         model.set_requires_gradient_sync(last or zero > 1)
+        model.set_requires_all_reduce(last)  # replicas sum once a step; until then a rank sums its own shards
         model.set_reshard_after_backward(last or zero > 2)
         loss = model.loss(part.tokens, part.documents, part.labels, part.bounds)
         loss.backward()  # type: ignore[no-untyped-call]

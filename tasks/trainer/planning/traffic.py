@@ -7,7 +7,7 @@ has
     state     all_gather      w P        zero 3: 2 m per layer and for the last norm, m for embedding and head;
                                          zero 1, 2: one per group
               reduce_scatter  4 P        zero 2, 3: m per group; zero 1: one per group
-    replicate all_reduce      4 P / state, after each reduce_scatter
+    replicate all_reduce      4 P / state, one per group, after the last reduce_scatter
     tensor    all_gather      h          m (4 n, with recomputation 6 n; 1 for the embedding, 1 for the head)
               reduce_scatter  h          m (4 n, with recomputation of everything 5 n; 1 and 1)
               all_reduce      w dim      per norm, as often as the state's reduce_scatter; and m x 2 per chunk of logits
@@ -175,7 +175,7 @@ def _of_state(layout: Layout, shape: ModelShape, stage: int, microbatches: int, 
     sums = (microbatches if layout.zero > 1 else 1) * groups
     reduced = (one_way[1] + both_ways[1]) / layout.tensor + whole
     yield "state", "reduce_scatter", sums, FP32 * reduced / groups
-    yield "replicate", "all_reduce", sums, FP32 * reduced / groups / (layout.shard * layout.context)
+    yield "replicate", "all_reduce", groups, FP32 * reduced / groups / (layout.shard * layout.context)
 
 
 def _of_tensor(

@@ -11,6 +11,7 @@ from tasks.trainer.place import Layout
 
 LAYOUTS: dict[str, tuple[dict[str, Any], bool]] = {
     "replicas of fsdp": ({"shard": 8, "replicate": 2}, False),
+    "replicas of a pipeline": ({"shard": 4, "replicate": 2, "pipeline": 2, "recompute": "selective"}, True),
     "tensor, selective": ({"shard": 8, "tensor": 8, "recompute": "selective"}, False),
     "first of a pipeline": ({"shard": 8, "tensor": 8, "pipeline": 2, "zero": 1, "recompute": "selective"}, False),
     "last of a pipeline": ({"shard": 8, "tensor": 8, "pipeline": 2, "recompute": "full"}, True),
