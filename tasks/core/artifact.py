@@ -21,7 +21,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from tasks.core import parquet
-from tasks.core.config import Config, sha256_of_json
+from tasks.core.config import Config, identity_of, sha256_of_json
 from tasks.core.errors import InputError
 from tasks.core.remote import concurrently
 from tasks.core.store import Store
@@ -432,14 +432,14 @@ def fingerprint(
 ) -> str:
     """Returns the identity of a result: sha256 over the stage, its version, its settings and its inputs.
 
-    Artifact ids and `[place]` are not included, so moving a store does not change its fingerprints. For an input that
-    the stage reads in part, only the content of the files that it reads is included.
+    Artifact ids, `[place]` and settings that are marked OPERATION are not included, so moving a store changes no
+    fingerprint. For an input that the stage reads in part, only the content of the files that it reads is included.
     """
     basis = {
         "stage": stage,
         "version": version,
         "member": member,
-        "config": config,
+        "config": identity_of(config),
         "inputs": [ref.identity for ref in inputs],
     }
     return sha256_of_json(basis)

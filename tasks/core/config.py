@@ -71,6 +71,9 @@ class Config(BaseModel):
 
 C = TypeVar("C", bound=Config)
 
+OPERATION = "operation"
+"""Marks a field that sets how a run is carried out, `Annotated[int, OPERATION]`; not part of a result's identity."""
+
 
 def canonical_json(value: Any) -> str:
     """Encodes `value` as JSON; equal values give equal text in every process.
@@ -89,6 +92,19 @@ def sha256_of_json(value: Any) -> str:
     True
     """
     return sha256_of(canonical_json(value).encode())
+
+
+def identity_of(settings: Any) -> Any:
+    """Returns settings as nested dicts and lists without the fields that are marked OPERATION."""
+    if isinstance(settings, Config):
+        fields = type(settings).model_fields
+        names = [name for name in _encoded_fields(settings) if OPERATION not in fields[name].metadata]
+        return {name: identity_of(getattr(settings, name)) for name in names}
+    if isinstance(settings, Mapping):
+        return {key: identity_of(value) for key, value in settings.items()}
+    if isinstance(settings, list | tuple):
+        return [identity_of(value) for value in settings]
+    return settings
 
 
 def _encodable(value: Any, where: str) -> Any:
@@ -328,6 +344,17 @@ def _config_in(annotation: Any) -> type[Config] | None:
         if config := _config_in(inner):
             return config
     return None
+
+
+def is_operation(model: type[Config], path: str) -> bool:
+    """Returns whether the field at a dotted path, or a section that contains it, is marked OPERATION."""
+    current: type[Config] | None = model
+    for step in path.split("."):
+        field = current.model_fields.get(step) if current else None
+        if field and OPERATION in field.metadata:
+            return True
+        current = _config_in(field.annotation) if field else None
+    return False
 
 
 def changes(old: Any, new: Any, path: str) -> Iterator[tuple[str, Any, Any]]:

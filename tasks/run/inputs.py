@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tasks.core.artifact import EXTERNAL, Artifact, ArtifactId, ArtifactRecord, InputRef, fingerprint
-from tasks.core.config import Config, changes, nearest
+from tasks.core.config import Config, changes, is_operation, nearest
 from tasks.core.errors import DriftError, InputError, RecipeError
 from tasks.core.groups import group_of
 from tasks.core.ledger import newest_of, versions_of
@@ -252,8 +252,9 @@ def _difference(record: ArtifactRecord, resolved: ResolvedStage) -> str:
             f"made by version {record.stage_version} of the stage {resolved.spec.name}, which now has version {current}"
         )
     settings = resolved.config.model_dump(mode="json")
-    for path, old, new in changes(record.config, settings, resolved.spec.section):
-        return f"{path} was {json.dumps(old)} and is {json.dumps(new)}"
+    for path, old, new in changes(record.config, settings, ""):
+        if not is_operation(type(resolved.config), path):
+            return f"{resolved.spec.section}.{path} was {json.dumps(old)} and is {json.dumps(new)}"
     recorded = {(ref.role, ref.address): ref.identity for ref in record.inputs}
     for ref in resolved.refs:
         if recorded.get((ref.role, ref.address)) != ref.identity:

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from tasks.core.config import Config, Problems
+from tasks.core.config import OPERATION, Config, Problems
 from tasks.core.errors import InputError, RecipeError
 from tasks.formats.tokens.components import Alpha
 from tasks.formats.tokens.mixture import Anneal, check_weights
@@ -24,6 +24,7 @@ from tasks.trainer.place import TrainPlace
 Target = Literal["wq", "wk", "wv", "wo", "w1", "w2", "w3"]
 TARGETS: tuple[Target, ...] = ("wq", "wk", "wv", "wo", "w1", "w2", "w3")
 _CHECKPOINT = re.compile(r"[a-z][a-z0-9_-]*/checkpoint@[A-Za-z0-9][A-Za-z0-9._-]*")
+_CHECKPOINT_FORM = 'the id of a checkpoint is <recipe>/checkpoint@<version>, as in "demo/checkpoint@2026.10"'
 PREVIOUS, CHAMPION = "previous", "champion"
 """In `TrainConfig.init_from`: the newest other version of the same recipe, and the version of its champion."""
 
@@ -228,11 +229,30 @@ class ContinualConfig(Config):
     """Steps of a later month; 0: those of `[train]`."""
 
 
+class ForkConfig(Config):
+    """A run that goes on from a checkpoint of another one, with its optimizer's state and its log.
+
+    It ends with the bytes of a run that was planned so from the start. So both must agree in everything that the steps
+    before the checkpoint depend on: a longer run, or an earlier decay, agree during the stable phase of `wsd`.
+    """
+
+    of: str
+    """Id of the checkpoint of the other run, such as "demo/checkpoint@2026.10"."""
+    step: int = Field(ge=1)
+    """Completed steps of its checkpoint: one of its milestones (`checkpoint_steps` in its `run.json`)."""
+
+    @field_validator("of")
+    @classmethod
+    def _checkpoint(cls, name: str) -> str:
+        check_model_name(name, _CHECKPOINT, _CHECKPOINT_FORM)
+        return name
+
+
 class HeldoutConfig(Config):
     """Measurement of bits per byte of held-out text during the run."""
 
-    every: int = Field(ge=1)
-    """Steps between two measurements; the last step is measured as well."""
+    every: Annotated[int, OPERATION] = Field(ge=1)
+    """Steps between two measurements; the last step is measured as well. An operational setting."""
     max_tokens: int = Field(default=10_000, ge=1)
     """Maximum number of held-out tokens per source, in whole documents (at least one)."""
 
@@ -287,11 +307,14 @@ class TrainConfig(Config):
     continual: ContinualConfig | None = Field(default=None, exclude_if=lambda continual: continual is None)
     """Where in the earlier run a later month begins, and its learning rate and steps; None: from the last weights, with
     the settings of `[train]`."""
+    fork: ForkConfig | None = Field(default=None, exclude_if=lambda fork: fork is None)
+    """The checkpoint of another run from which this one goes on: a prolonged run, or one that decays earlier; None: the
+    run begins at step 0."""
     seed: int = Field(default=0, ge=0)
     """Seed of the order of sequences."""
-    checkpoint_every: int = Field(default=100, ge=1)
-    """Steps between checkpoints that a restart resumes from."""
-    keep_checkpoints: int = 2
+    checkpoint_every: Annotated[int, OPERATION] = Field(default=100, ge=1)
+    """Steps between checkpoints that a restart resumes from. As an operational setting, it may change during a run."""
+    keep_checkpoints: Annotated[int, OPERATION] = 2
     """Newest checkpoints kept in scratch in addition to the milestones; a rollback needs at least 2."""
     milestones: int = Field(default=3, ge=1)
     """Evenly spaced checkpoints that become part of the artifact; the last one is the trained model."""
@@ -320,8 +343,7 @@ class TrainConfig(Config):
     def _checkpoint(cls, name: str) -> str:
         if name in (PREVIOUS, CHAMPION):
             return name
-        form = 'the id of a checkpoint is <recipe>/checkpoint@<version>, as in "demo/checkpoint@2026.10"'
-        check_model_name(name, _CHECKPOINT, form)
+        check_model_name(name, _CHECKPOINT, _CHECKPOINT_FORM)
         return name
 
     @field_validator("mixture")
@@ -348,6 +370,8 @@ class TrainConfig(Config):
                 f".anneal.share: a share of {self.anneal.share:g} of {self.steps} steps leaves one of the two stages "
                 "without a step: take one nearer to 0.5, or train more steps"
             )
+        if self.fork and self.fork.step >= self.steps:
+            problems.append(f".fork.step: {self.fork.step} leaves nothing of {self.steps} steps: raise train.steps")
         problems += self._continual_problems()
         if problems:
             raise Problems(problems)
@@ -397,12 +421,12 @@ class TrainConfig(Config):
     def milestone_steps(self) -> tuple[int, ...]:
         """Steps whose checkpoints are kept permanently, ascending; the last is `steps`.
 
-        A run that a later month may continue also keeps the one before its decay.
+        A run that a later month may continue also keeps the one before its decay. A fork has none up to its first step.
         """
         steps = {self.steps * index // self.milestones for index in range(1, self.milestones + 1)}
         if self.continual and self.continual.start == "stable":
             steps.add(self.stable_step)
-        return tuple(sorted(steps))
+        return tuple(sorted(step for step in steps if not self.fork or step > self.fork.step))
 
 
 class LoraConfig(Config):
@@ -469,6 +493,15 @@ class ArtifactSpec(Config):
     """Content hash of the artifact, from its record."""
 
 
+class ForkSpec(Config):
+    """Location of the checkpoint from which a run goes on."""
+
+    run: ArtifactSpec
+    """The other run."""
+    step: int
+    """Its completed steps."""
+
+
 class InitialSpec(Config):
     """Location of a run's initial weights."""
 
@@ -493,6 +526,8 @@ class TrainSpec(Config):
     """The token shards that the plan names."""
     initial: InitialSpec | None = None
     """The initial weights; None: random ones of `run.init_seed`."""
+    fork: ForkSpec | None = None
+    """The checkpoint of another run that is loaded if this one has none of its own."""
     heldout: str = ""
     """Local file with the held-out documents to measure (`run.heldout`); "": none."""
     tasks: str = ""

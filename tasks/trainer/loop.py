@@ -6,7 +6,6 @@ data parallelism only, the result is bit-identical to that of an uninterrupted r
 """
 
 import contextlib
-import json
 import logging
 import signal
 import time
@@ -14,9 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from tasks.core.config import canonical_json, identity_of
 from tasks.core.errors import InputError, TransientError
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.disks import Disk, Readable
+from tasks.trainer.checkpoints.fork import differences
 from tasks.trainer.checkpoints.saving import Saver
 from tasks.trainer.checkpoints.sources import sources_of
 from tasks.trainer.config import TrainSpec
@@ -78,7 +79,7 @@ class Trainer:
         self.disk = Disk.find(self.out, ranks)
         self._check_ranks_agree()
         self.replica = self._replica()
-        boxes, sources = self.replica.boxes, sources_of(spec.copies)
+        boxes, sources = self.replica.boxes, sources_of(spec)
         self.checkpoints = Readable(self.disk, ranks, self.layout, boxes, sources, self.faults)
         newest = self._newest()
         if newest is None and spec.initial is None:
@@ -301,14 +302,14 @@ class Trainer:
         }
 
     def _identity(self) -> dict[str, Any]:
-        """Returns everything that determines the result; a run resumes only from a checkpoint with an equal one."""
+        """Returns everything that determines the result; a checkpoint is resumed from if its run agrees."""
         initial = {"initial": self.spec.initial.sha256} if self.spec.initial else {}
         mixture = {"weights": self.spec.weights, "plan": self.batches.identity}
-        return {"config": self.run.model_dump(mode="json"), **mixture, **initial}
+        return {"config": identity_of(self.run.model_copy(update={"fork": None})), **mixture, **initial}
 
     def _check_ranks_agree(self) -> None:
         """Raises InputError if this rank belongs to another run than rank 0."""
-        own = json.dumps(self._identity())
+        own = canonical_json(self._identity())
         if self.ranks.broadcast_text(own) != own:
             raise InputError(
                 f"rank {self.ranks.rank} has other settings or inputs than rank 0",
@@ -323,9 +324,15 @@ class Trainer:
             TransientError: there are checkpoints, but none can be read.
         """
         state = self.checkpoints.newest()
-        if state and state["run"] != self._identity():
+        if state and (found := next(differences(state["run"], self._identity(), state["step"]), "")):
+            if self.spec.fork and state["step"] == self.spec.fork.step:
+                raise InputError(
+                    f"[train.fork]: the run would not be that of {self.spec.fork.run.artifact} up to step "
+                    f"{state['step']:,}: {found}",
+                    "set it back, name an earlier step, or begin a run of its own with [train] init_from",
+                )
             raise InputError(
-                f"{self.out} holds checkpoints of another run",
+                f"{self.out} holds checkpoints of another run: {found}",
                 "give this run an empty folder, or delete that one",
             )
         if self.disk.rank == 0:

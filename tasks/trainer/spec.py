@@ -26,7 +26,7 @@ from tasks.formats.tokens.mixture import Anneal, repetitions, replay_weights
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import ShardSet
 from tasks.trainer import continual
-from tasks.trainer.config import EARLIER, ArtifactSpec, TrainConfig, TrainSpec
+from tasks.trainer.config import EARLIER, ArtifactSpec, ForkSpec, TrainConfig, TrainSpec
 from tasks.trainer.data import heldout
 from tasks.trainer.model.model_file import base_weights, initial_weights
 from tasks.trainer.tuning.config import FinetuneConfig
@@ -68,11 +68,25 @@ def make_spec(config: TrainConfig, inputs: Inputs, folder: Path) -> TrainSpec:
         weights=weights,
         anneal=anneal,
         initial=initial,
+        fork=_fork(config, inputs),
         shards=artifact_spec(shards),
         heldout=heldout_file,
         plan=artifact_spec(inputs["plan"]),
         out=str(folder),
     )
+
+
+def _fork(config: TrainConfig, inputs: Inputs) -> ForkSpec | None:
+    """Returns the checkpoint that a run goes on from; raises InputError if the other run has not kept it."""
+    if config.fork is None:
+        return None
+    run, kept = inputs["fork"], json.loads(inputs["fork"].read("run.json"))["checkpoint_steps"]
+    if config.fork.step not in kept:
+        raise InputError(
+            f"[train.fork] step: {run.address} has no checkpoint of step {config.fork.step:,}",
+            f"name one of {', '.join(f'{step:,}' for step in kept)}",
+        )
+    return ForkSpec(run=artifact_spec(run), step=config.fork.step)
 
 
 def tuning_spec(config: FinetuneConfig, inputs: Inputs, folder: Path) -> TrainSpec:

@@ -16,6 +16,7 @@ STAGES = (
             "plan": Input("plan", files=("plan/",)),
             "mixture": Input("mixture", optional=True),
             "initial": NamedInput("init_from"),
+            "fork": NamedInput("fork.of"),
         },
     ),
 )

@@ -6,10 +6,11 @@ the log lines of the steps up to it. Milestones are checkpoints that are committ
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from tasks.core.artifact import PartRecord
 from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError, TransientError
 from tasks.core.stage import Output
@@ -153,19 +154,30 @@ def committed(output: Output) -> list[str]:
 
 
 def committed_lines(output: Output, until: int) -> dict[str, bytes]:
+    """Returns the log lines up to a milestone of a run's own artifact; see `lines_until`."""
+    return lines_until(output.store, output.address.path, output.committed, until)
+
+
+def lines_until(store: Store, artifact: str, records: Mapping[str, PartRecord], until: int) -> dict[str, bytes]:
     """Returns the verified log lines up to a milestone, by log file; empty if `until` is 0.
+
+    Args:
+        store: store of the artifact.
+        artifact: its folder.
+        records: its parts by name.
+        until: completed steps of the milestone.
 
     Raises:
         InputError: a file does not have the SHA-256 of its record.
     """
-    lines = dict.fromkeys(FOLDERS, b"")
-    for name in [name for name in committed(output) if name <= checkpoint.name_of(until)]:
-        sums = {entry.path: entry.sha256 for entry in output.committed[name].files}
+    lines, last = dict.fromkeys(FOLDERS, b""), checkpoint.name_of(until)
+    for name in sorted(name for name in records if checkpoint.NAME.fullmatch(name) and name <= last):
+        sums = {entry.path: entry.sha256 for entry in records[name].files}
         for file, folder in FOLDERS.items():
             path = f"{folder}/{name}.jsonl"
-            content = output.store.read(f"{output.address.path}/{path}")
+            content = store.read(f"{artifact}/{path}")
             if sha256_of(content) != sums[path]:
-                raise InputError(f"{output.address}: {path} does not have the sha256 of its record", "train again")
+                raise InputError(f"{store.url(artifact)}/{path} does not have the sha256 of its record", "train again")
             lines[file] += content
     return lines
 

@@ -25,8 +25,9 @@ from tasks.core.stage import Output
 from tasks.core.store import Store
 from tasks.trainer.checkpoints import checkpoint, copies
 from tasks.trainer.checkpoints.copies import Copier, CopyLocation, OtherNodesLate
+from tasks.trainer.checkpoints.fork import Fork
 from tasks.trainer.checkpoints.locations import Location, Milestones, Scratch, publish_milestone
-from tasks.trainer.config import CopySpec
+from tasks.trainer.config import CopySpec, ForkSpec
 from tasks.trainer.logs import METRICS, Faults, proven_steps
 from tasks.trainer.place import CheckpointLocations
 
@@ -53,6 +54,7 @@ class Recovery:
         milestone_steps: steps that become part of the artifact, ascending; none for a canary.
         settings: settings of the locations.
         nodes: number of nodes of the run.
+        fork: the checkpoint of another run from which this one goes on.
     """
 
     def __init__(
@@ -62,12 +64,14 @@ class Recovery:
         milestone_steps: Sequence[int],
         settings: CheckpointLocations | None = None,
         nodes: int = 1,
+        fork: ForkSpec | None = None,
     ) -> None:
         self.output, self.run, self.milestone_steps, self.nodes = output, run, milestone_steps, nodes
         self.scratch, self.faults = Scratch(run, spread=nodes > 1), Faults(run)
         copies = copy_locations(output, run, settings or CheckpointLocations(), nodes)
         self.copiers = [Copier(location, run, number) for number, location in enumerate(copies)]
         self.locations: list[Location] = [self.scratch, *copies, Milestones(output, run)]
+        self.locations += [Fork(fork, run)] if fork else []
         self._failing: set[str] = set()
         self._ticked = time.monotonic()
         hand_over_milestones(self.run, self.copiers, self._uncommitted(max(milestone_steps, default=0)))

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
@@ -11,7 +10,8 @@ from tasks.core.errors import InputError
 from tasks.core.part import PARTS
 from tasks.core.store import Store
 from tasks.trainer.checkpoints import checkpoint
-from tasks.trainer.config import CopySpec
+from tasks.trainer.checkpoints.fork import Fork
+from tasks.trainer.config import TrainSpec
 
 
 class Source(Protocol):
@@ -75,14 +75,16 @@ class MilestoneSource:
         return f"{self.artifact}/checkpoints/{checkpoint.name_of(step)}"
 
 
-def sources_of(copies: Sequence[CopySpec]) -> list[Source]:
-    """Returns the sources of a run, in the order in which they are tried."""
+def sources_of(spec: TrainSpec) -> list[Source]:
+    """Returns the sources of a run on several nodes, in the order in which they are tried."""
     sources: list[Source] = []
-    for copy in copies:
+    for copy in spec.copies:
         store = Store(copy.store)
         sources.append(CopySource(store, copy.folder, required=copy.required))
         if copy.required:
             sources.append(MilestoneSource(store, str(PurePosixPath(copy.folder).parent)))
+    if spec.copies and spec.fork:
+        sources.append(Fork(spec.fork, Path(spec.out)))
     return sources
 
 

@@ -67,7 +67,7 @@ class SupervisedRun:
         spec = spec_of(self.folder)
         self._milestone_steps = () if canary else spec.run.milestone_steps
         nodes = self._gang.nodes if self._gang else 1
-        self._recovery = Recovery(output, self.folder, self._milestone_steps, place.checkpoints, nodes)
+        self._recovery = Recovery(output, self.folder, self._milestone_steps, place.checkpoints, nodes, spec.fork)
         self.spec = spec.model_copy(update={"place": place, "copies": self._recovery.copy_specs()})
         known_faults = len(read_metrics(self.folder / FAULTS))
         self._recovery.restore()

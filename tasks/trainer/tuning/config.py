@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from tasks.core.config import Config
+from tasks.core.config import OPERATION, Config
 from tasks.trainer.config import LoraConfig, ModelConfig, OptimConfig, TrainConfig, TuningSpec
 from tasks.trainer.interchange.address import check_model_name
 from tasks.trainer.place import Layout
@@ -43,7 +43,7 @@ class FinetuneConfig(Config):
     """CPU threads per rank."""
     seed: int = Field(default=0, ge=0)
     """Seed of the order of sequences, and of the adapters' initial weights."""
-    checkpoint_every: int = Field(default=50, ge=1)
+    checkpoint_every: Annotated[int, OPERATION] = Field(default=50, ge=1)
     """Steps between checkpoints that a restart resumes from."""
     milestones: int = Field(default=1, ge=1)
     """Evenly spaced checkpoints that become part of the artifact."""

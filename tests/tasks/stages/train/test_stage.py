@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.core.artifact import Artifact, ArtifactId
-from tasks.core.errors import RecipeError
+from tasks.core.errors import InputError, RecipeError
 from tasks.core.store import Store
 from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import Plan
 from tasks.stages.tokens import PackConfig
-from tasks.trainer.config import AnnealConfig, ReplayConfig, TrainConfig
+from tasks.trainer.config import AnnealConfig, OptimConfig, ReplayConfig, TrainConfig
 from tasks.trainer.model import model_file
 from tasks.trainer.place import TrainPlace
 from tests.conftest import run_stage_in
@@ -41,8 +41,8 @@ run_stage_in(folder, "tasks.stages.train.stage", config, inputs, kind="checkpoin
 """
 
 
-def train(made: Made, folder: Path, config: TrainConfig, place: TrainPlace | None = None) -> Artifact:
-    inputs = {"shards": made.shards, "plan": made.plan}
+def train(made: Made, folder: Path, config: TrainConfig, place: TrainPlace | None = None, **more: Artifact) -> Artifact:
+    inputs = {"shards": made.shards, "plan": made.plan, **more}
     return run_stage_in(folder, STAGE, config, inputs, kind="checkpoint", place=place)  # type: ignore[arg-type]
 
 
@@ -96,6 +96,44 @@ def test_the_model_matches_its_description(made: Made, trained: Artifact) -> Non
     assert held["parameters"]["total"] == sum(p.numel() for p in model.parameters())
     tokenizer = hashlib.sha256(made.tokenizer.read("tokenizer.json")).hexdigest()
     assert (held["seq_len"], held["tokenizer_sha256"]) == (32, tokenizer)
+
+
+def planned(steps: int, decay: float, **settings: Any) -> TrainConfig:
+    optim = OptimConfig(lr=1e-2, warmup_steps=2, decay_share=decay)
+    return small_config(steps=steps, milestones=4, optim=optim, **settings)
+
+
+@pytest.mark.parametrize(("steps", "decay", "at"), [(16, 0.25, 6), (6, 0.4, 4)], ids=["prolonged", "cooled down"])
+def test_a_fork_ends_like_a_run_that_was_planned_so(
+    made: Made, tmp_path: Path, steps: int, decay: float, at: int
+) -> None:
+    fork = {"of": "test/checkpoint@dev", "step": at}
+    with training_in_process():
+        other = train(made, tmp_path / "other", planned(8, 0.25))
+        whole = train(made, tmp_path / "whole", planned(steps, decay))
+        forked = train(made, tmp_path / "forked", planned(steps, decay, fork=fork, checkpoint_every=5), fork=other)
+    assert json.loads(forked.read("run.json"))["checkpoint_steps"][0] > at
+    of_checkpoints = forked.files("checkpoints/")
+    assert f"checkpoints/step-{steps:08d}/optimizer.safetensors" in of_checkpoints
+    for path in (*of_checkpoints, "loss.parquet"):
+        assert forked.read(path) == whole.read(path), path
+    assert [ref.address for ref in forked.record.inputs if ref.role == "fork"] == [str(other.address)]
+
+
+def test_a_fork_that_would_not_be_the_same_run_is_refused_with_the_difference(
+    made: Made, tmp_path: Path, trained: Artifact
+) -> None:
+    fork = {"of": "test/checkpoint@dev", "step": 6}
+    for settings, cause in (
+        ({"fork": fork | {"step": 5}, "steps": 24}, r"no checkpoint of step 5. Name one of 6, 12"),
+        ({"fork": fork, "steps": 24, "seed": 1}, r"train\.seed was 0 and is 1"),
+        (
+            {"fork": fork, "optim": OptimConfig(lr=2e-2, warmup_steps=2)},
+            r"the learning rate of step 0 was 0\.005 and is",
+        ),
+    ):
+        with training_in_process(), pytest.raises(InputError, match=cause):
+            train(made, tmp_path / cause[:9], small_config(**settings), fork=trained)
 
 
 def test_a_stage_killed_in_the_middle_ends_with_the_same_bytes(made: Made, tmp_path: Path) -> None:
