@@ -6,13 +6,10 @@ identities of the two runs (`differences`).
 """
 
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tasks.core.artifact import Artifact
 from tasks.core.config import changes, identity_of
-from tasks.core.store import Store
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.locations import install, lines_until
 from tasks.trainer.config import ForkSpec, TrainConfig
@@ -32,22 +29,17 @@ class Fork:
     Args:
         spec: the checkpoint.
         run: folder of the run that goes on from it.
+
+    Raises:
+        InputError: the other run is gone, or was made again.
     """
 
     name, required = "the run that it is a fork of", True
 
     def __init__(self, spec: ForkSpec, run: Path) -> None:
         self.spec, self.run = spec, run
-
-    @cached_property
-    def artifact(self) -> Artifact:
-        """The other run."""
-        return open_artifact(self.spec.run)
-
-    @property
-    def store(self) -> Store:
-        """The store of the other run."""
-        return self.artifact.store
+        self.artifact = open_artifact(spec.run)
+        self.store = self.artifact.store
 
     def steps(self) -> list[int]:
         """See `Location`."""
