@@ -33,8 +33,9 @@ import numpy as np
 
 from benchmarks.harness import cost, keep, last, parser
 from tasks.core import ranges
-from tasks.core.artifact import ArtifactFolder, ArtifactId, PartRecord, content_of
+from tasks.core.artifact import ArtifactFolder, ArtifactId, PartRecord
 from tasks.core.engine import Engine
+from tasks.core.manifest import content_of
 from tasks.core.part import Part, PartSpec
 from tasks.core.range_merge import range_begin, range_count
 from tasks.core.stage import Output

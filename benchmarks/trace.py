@@ -89,7 +89,7 @@ def timed(root: str, name: str, **environment: str) -> dict[str, float]:
 def sizes(store: Store) -> dict[str, Any]:
     """Returns the documents of the index, and its bytes per document: of the index, and of the keys of the parts."""
     shards = Artifact.open_at(store, ArtifactId("big/shards", "dev"))
-    files = [file for part in shards.parts for file in part.files]
+    files = list(shards.entries())
     documents = sum(file.rows or 0 for file in files if file.path.endswith("-documents.bin"))
     bytes_of = {
         folder: sum(file.bytes for file in files if file.path.startswith(folder)) for folder in ("index/", "keys/")

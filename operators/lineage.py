@@ -87,7 +87,7 @@ def _output(artifact: "Artifact", inputs: list["Artifact"]) -> Any:
     record, facets = artifact.record, _facets(artifact)
     counts = {
         "rowCount": record.rows_out,
-        "fileCount": sum(len(part.files) for part in record.parts),
+        "fileCount": artifact.total().files,
     }
     facets["dataQualityMetrics"] = data_quality_metrics_dataset.DataQualityMetricsDatasetFacet(
         columnMetrics={}, bytes=record.bytes, **counts
@@ -134,7 +134,7 @@ def _schema_of(artifact: "Artifact") -> "pa.Schema | None":
     from tasks.core.errors import InputError
     from tasks.core.parquet import schema
 
-    files = [file for part in artifact.record.parts for file in part.files if file.path.endswith(".parquet")]
+    files = [file for file in artifact.entries() if file.path.endswith(".parquet")]
     folders = defaultdict(list)
     for file in files:
         folders[file.path.rpartition("/")[0]].append(file)

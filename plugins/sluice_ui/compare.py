@@ -227,8 +227,7 @@ def _side(documents: Artifact, other: Kinds) -> Side:
 
 
 def _count(documents: Artifact) -> int:
-    files = (file for part in documents.parts for file in part.files)
-    return sum(file.rows or 0 for file in files if file.path.startswith("kept/"))
+    return documents.total("kept/").rows
 
 
 def _kept(documents: Artifact) -> dict[str, str]:

@@ -263,8 +263,8 @@ def _hosts(databases: Sequence[Artifact], before: Sequence[Artifact], part: str)
 
 def _rules(databases: Sequence[Artifact]) -> dict[str, tuple[str, bytes, dict[str, bytes]]] | None:
     """Returns status, robots.txt, and the files with terms by URL, by host; None if there are too many, or none."""
-    entries = [entry for one in databases for item in one.parts for entry in item.files if entry.path == ROBOTS_FILE]
-    if not entries or sum(entry.rows or 0 for entry in entries) > MOST_RULES:
+    totals = [one.total(ROBOTS_FILE) for one in databases]
+    if not any(total.files for total in totals) or sum(total.rows for total in totals) > MOST_RULES:
         return None
     rows = [row for one in databases for row in one.table(ROBOTS_FILE).to_pylist()]
     return {row["host"]: (row["status"], row["body"], dict(row["files"])) for row in rows}

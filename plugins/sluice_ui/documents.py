@@ -231,8 +231,7 @@ def _by_columns(documents: Artifact, index: TextIndex | None, asked: _Asked) -> 
     budget = SEARCHED_BYTES if asked.searches_text else None if documents.store.is_local else FETCHED_BYTES
     only = index.files_with(asked.text, RARE) if index and asked.text and asked.fate == "kept" else None
     if asked.order and not asked.searches_text:
-        size = sum(entry.bytes for part in documents.parts for entry in part.files)
-        if budget is None or size <= budget:
+        if budget is None or documents.record.bytes <= budget:
             return _in_order(documents, asked, number, only)
         number += " They are not sorted: the store is remote, and its files are too large."
     elif asked.order:

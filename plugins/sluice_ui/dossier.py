@@ -57,8 +57,7 @@ def refusal(checkpoint: Artifact | None) -> str:
         return f"{error}."
     if missing := [kind for kind in _NEEDED if kind not in artifacts]:
         return f"The artifact {missing[0]} that the model was made from is gone."
-    files = (entry for part in artifacts["documents"].parts for entry in part.files)
-    kept = sum(entry.bytes for entry in files if entry.path.startswith("kept/"))
+    kept = artifacts["documents"].total("kept/").bytes
     if kept > MOST_BYTES:
         recipe = checkpoint.address.name.partition("/")[0]
         return (

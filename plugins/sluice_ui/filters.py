@@ -101,7 +101,7 @@ class Measured:
     def _sizes(self) -> tuple[list[int], int]:
         """Number of documents of each part that is read, and number of all parts."""
         names = self.inputs.names()
-        rows = {part.name: part.rows_out for part in self.inputs.extracted.parts}
+        rows = self.inputs.extracted.parts.rows_out()
         return [rows[part] for part in (names if self.sample is None else self.sample)], len(names)
 
 

@@ -88,9 +88,9 @@ class Reader:
         read = 0
         try:
             extracted = self._inputs.extracted
-            sizes = {entry.path: entry.bytes for part in extracted.parts for entry in part.files}
             for part in dict.fromkeys(row["part"] for row in rows):
-                read += sizes.get(f"documents/{part}.parquet", 0)
+                entry = extracted.parts.entry(f"documents/{part}.parquet")
+                read += entry.bytes if entry else 0
                 if found and read > READ_BYTES:
                     break
                 ids = [row["id"] for row in rows if row["part"] == part]

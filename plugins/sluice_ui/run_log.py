@@ -133,8 +133,7 @@ class RunLog:
     def _size(self, prefix: str) -> int:
         if self.artifact is None:
             return 0
-        entries = (entry for part in self.artifact.parts for entry in part.files)
-        return sum(entry.bytes for entry in entries if entry.path.startswith(prefix))
+        return self.artifact.total(prefix).bytes
 
 
 def _rises(losses: Floats) -> Floats:

@@ -97,7 +97,7 @@ def search(
         budget: bytes of files to read at most, of which the first one may be larger; None for no limit.
         only: paths of the files that can have such rows, if an index says so; None for all.
     """
-    sizes = {entry.path: entry.bytes for part in artifact.parts for entry in part.files}
+    sizes = {entry.path: entry.bytes for entry in artifact.entries(folder)}
     paths = artifact.files(folder)
     columns = {name for condition in conditions for name in condition.columns}
     places: list[Place] = []

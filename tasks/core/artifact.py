@@ -1,7 +1,8 @@
 """Artifacts: committed results, identified by name@version, each with a record of what it was made from.
 
-An artifact is a folder `<store>/<name>/<version>/` with its data and its record, `.artifact.json`. The record is
-written last and exactly once: an artifact without a record does not exist. Reads records and the files that they list.
+An artifact is a folder `<store>/<name>/<version>/` with its data, the manifests of its parts (`tasks.core.manifest`)
+and its record, `.artifact.json`. The record is written last and exactly once: an artifact without a record does not
+exist. Reads records, manifests and the files that they list.
 
 Files that nothing needs any more can be removed: their records stay, so that lineage is complete and no stage runs
 again, and `.removed.json` beside the record has the time and the reason.
@@ -14,17 +15,18 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property, lru_cache
 from typing import Any, BinaryIO
 
 import pyarrow as pa
-from pydantic import Field
 
 from tasks.core import parquet
 from tasks.core.config import Config, identity_of, sha256_of_json
 from tasks.core.errors import InputError
+from tasks.core.manifest import FileEntry, Manifest, PartRecord, Parts, Total
 from tasks.core.remote import concurrently
 from tasks.core.store import Store
+
+__all__ = ["Artifact", "ArtifactFolder", "ArtifactId", "ArtifactRecord", "FileEntry", "InputRef", "PartRecord"]
 
 parquet.leave_out_pandas()  # here, because every process of a stage reads or writes artifacts
 
@@ -60,30 +62,6 @@ class ArtifactId:
         return cls(name, version)
 
 
-class FileEntry(Config):
-    """One file of a part: path relative to the artifact, size in bytes, sha256 (hex), and rows if the file has rows.
-
-    `tokens` is the number of tokens in the rows of a token shard.
-    """
-
-    path: str
-    bytes: int
-    sha256: str
-    rows: int | None = None
-    tokens: int | None = Field(default=None, exclude_if=lambda tokens: tokens is None)
-
-
-class PartRecord(Config):
-    """One committed part: its row counts, files and metrics."""
-
-    name: str
-    rows_in: int
-    rows_out: int
-    rejected: dict[str, int]
-    files: tuple[FileEntry, ...]
-    metrics: dict[str, float]
-
-
 EXTERNAL = "external:"
 """Prefix of the address of an input from outside the store."""
 
@@ -111,7 +89,7 @@ class InputRef(Config):
 
 
 class ArtifactRecord(Config):
-    """Content of `.artifact.json`.
+    """Content of `.artifact.json`: what is known of an artifact as a whole, and the list of its manifests.
 
     `adopted_from` is the id of the artifact with the files, if another version already had the same result; "" if this
     artifact has its own files.
@@ -130,7 +108,7 @@ class ArtifactRecord(Config):
     rows_out: int
     rejected: dict[str, int]
     bytes: int
-    parts: tuple[PartRecord, ...]
+    manifests: tuple[Manifest, ...]
     metrics: dict[str, float]
     members: tuple[str, ...]
     note: str
@@ -140,18 +118,8 @@ class ArtifactRecord(Config):
     adopted_from: str = ""
 
 
-LARGE = 1 << 16
-"""Bytes of a record from which on its parse is kept for the next reader of the same bytes."""
-
-
 _HASHED, _HASHED_TOGETHER = 16 << 20, 8
 """Bytes of one request of `verify`, and number of files that it hashes at a time; together 128 MB of memory."""
-
-
-@lru_cache(maxsize=8)  # the page of the filters reads as many, again and again
-def _large_record(data: bytes) -> ArtifactRecord:
-    """Parses a record; one of 10 million documents takes 0.05 s, and pages and traces read it several times."""
-    return ArtifactRecord.model_validate_json(data)
 
 
 class Removal(Config):
@@ -164,8 +132,8 @@ class Removal(Config):
 class ArtifactFolder:
     """Read access to the files of an artifact by path, for workers. Picklable.
 
-    It does not contain the record. The size of a record is proportional to the number of parts, so sending it with
-    every part would take quadratic time.
+    It does not contain the record, whose size is proportional to the number of parts: sending it with every part would
+    take quadratic time.
 
     Args:
         store: the store with the files.
@@ -247,23 +215,50 @@ class Artifact(ArtifactFolder):
         address: name and version.
         record: content of `.artifact.json`.
         only: prefixes of the paths that can be opened; () for all.
+        parts: the parts if they are in memory; None to read them from the manifests.
+
+    Attributes:
+        parts: the committed parts, sorted by name and including files outside `only`; read when they are needed.
     """
 
-    def __init__(self, store: Store, address: ArtifactId, record: ArtifactRecord, only: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        store: Store,
+        address: ArtifactId,
+        record: ArtifactRecord,
+        only: tuple[str, ...] = (),
+        parts: tuple[PartRecord, ...] | None = None,
+    ) -> None:
         files = ArtifactId.parse(record.adopted_from) if record.adopted_from else address
         super().__init__(store, address, files.path, only)
         self.record = record
+        self.parts = Parts(store, self.path, record.manifests, parts)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "entries"}
+    @property
+    def record_paths(self) -> frozenset[str]:
+        """Paths of the record and its manifests in its own folder; those of an adopted one are in another."""
+        return frozenset({RECORD, *(() if self.record.adopted_from else (one.path for one in self.record.manifests))})
 
-    @cached_property
-    def entries(self) -> dict[str, FileEntry]:
-        """The files by path, including those outside `only`."""
-        return {entry.path: entry for part in self.parts for entry in part.files}
+    def entry(self, path: str) -> FileEntry:
+        """Returns what the record knows of a file; reads one manifest, or few (`Parts.entry`).
+
+        Raises:
+            FileNotFoundError: the artifact has no such file.
+        """
+        if entry := self.parts.entry(path):
+            return entry
+        raise FileNotFoundError(f"{self.address} has no {path}")
+
+    def entries(self, prefix: str = "") -> Iterator[FileEntry]:
+        """Yields the files whose paths begin with `prefix`, also outside `only`, in the order of the parts."""
+        return self.parts.entries((prefix,))
+
+    def total(self, prefix: str = "") -> Total:
+        """Returns number, bytes and rows of the files whose paths begin with `prefix`; of a folder from the record."""
+        return self.parts.total((prefix,))
 
     def _recorded(self, path: str) -> tuple[int, str] | tuple[()]:
-        entry = self.entries.get(path)
+        entry = self.parts.entry(path)
         return (entry.bytes, entry.sha256) if entry else ()
 
     @property
@@ -294,7 +289,7 @@ class Artifact(ArtifactFolder):
         except FileNotFoundError:
             return None
         try:
-            record = _large_record(data) if len(data) >= LARGE else ArtifactRecord.model_validate_json(data)
+            record = ArtifactRecord.model_validate_json(data)
         except ValueError as error:
             raise InputError(
                 f"{store.url(address.path)}/{RECORD} is not a readable record ({error})",
@@ -335,20 +330,20 @@ class Artifact(ArtifactFolder):
         """Returns `columns` of the rows of a Parquet file in which the string column `column` has one of `values`."""
         if self.store.is_local:
             return self.table(path, columns, parquet.is_in(column, values))
-        size = self.entries[path].bytes
+        size = self.entry(path).bytes
         return parquet.rows_of_remote(self.store, f"{self.path}/{path}", size, column, values, columns)
 
     def column(self, path: str, column: str) -> pa.ChunkedArray:
         """Returns a column of a Parquet file; of a file on a remote store, only this column is fetched."""
         if self.store.is_local:
             return self.table(path, [column]).column(column)
-        size = self.entries[path].bytes
+        size = self.entry(path).bytes
         return parquet.columns_of_remote(self.store, f"{self.path}/{path}", size, [column]).column(column)
 
     def ref(self, role: str) -> InputRef:
         """Returns the reference to this artifact, for the record of an artifact that is made from it."""
         address, record = str(self.address), self.record
-        files = content_of(self.parts, self.only) if self.only else ""
+        files = self.parts.total(self.only).digest if self.only else ""
         return InputRef(role=role, address=address, fingerprint=record.fingerprint, content=record.content, files=files)
 
     def names(self, folder: str) -> list[str]:
@@ -357,22 +352,16 @@ class Artifact(ArtifactFolder):
 
     def restricted_to(self, prefixes: tuple[str, ...]) -> "Artifact":
         """Returns the artifact limited to files whose paths begin with one of `prefixes`."""
-        return Artifact(self.store, self.address, self.record, prefixes)
+        return Artifact(self.store, self.address, self.record, prefixes, self.parts.given)
 
     def limited_to(self, parts: Iterable[PartRecord]) -> "Artifact":
         """Returns the artifact with some of its parts, for a worker that reads only those."""
-        record = self.record.model_copy(update={"parts": tuple(parts)})
-        return Artifact(self.store, self.address, record, self.only)
-
-    @property
-    def parts(self) -> tuple[PartRecord, ...]:
-        """The committed parts, sorted by name."""
-        return self.record.parts
+        record = self.record.model_copy(update={"manifests": ()})
+        return Artifact(self.store, self.address, record, self.only, tuple(parts))
 
     def files(self, prefix: str = "") -> list[str]:
         """Returns the paths (relative to the artifact) that begin with `prefix`, sorted."""
-        paths = (entry.path for part in self.parts for entry in part.files if entry.path.startswith(prefix))
-        return sorted(path for path in paths if not self.only or path.startswith(self.only))
+        return sorted(path for path in self.parts.paths((prefix,)) if not self.only or path.startswith(self.only))
 
     def remove(self) -> None:
         """Removes the artifact. The record is removed first, so that no record lists files that do not exist."""
@@ -390,13 +379,20 @@ class Artifact(ArtifactFolder):
         if self.removal() is None:
             with self.store.write(f"{self.path}/{REMOVED}") as file:
                 file.write(Removal(at=at, why=why).model_dump_json().encode())
-        paths = [f"{self.path}/{path}" for path in sorted(self.entries)]
-        self.store.remove_files(paths[:-1])
-        self.store.remove_files(paths[-1:])  # alone, so that it is gone only when all are
+        last = self._last_file()
+        for group in self.parts.groups():
+            self.store.remove_files([f"{self.path}/{path}" for path in group.paths(("",)) if path != last])
+        self.store.remove_files([f"{self.path}/{last}"] if last else [])  # it is gone only when all are
 
     def removal_is_unfinished(self) -> bool:
         """Returns whether files are left of an artifact whose removal was begun."""
-        return bool(self.entries) and self.store.exists(f"{self.path}/{max(self.entries)}")
+        return bool(last := self._last_file()) and self.store.exists(f"{self.path}/{last}")
+
+    def _last_file(self) -> str:
+        """Returns the file that a removal removes last; "" if there is none."""
+        having = [one for one in self.record.manifests if one.folders][-1:]
+        paths = Parts(self.store, self.path, tuple(having)).paths()
+        return max(paths, default="")
 
     def verify(self) -> list[str]:
         """Hashes every file again; returns the paths that are missing or differ from the record.
@@ -407,7 +403,7 @@ class Artifact(ArtifactFolder):
             InputError: the files have been removed.
         """
         sizes = self.store.sizes(self.path)
-        entries = list(self.entries.values())
+        entries = list(self.entries())
         if missing := next((entry.path for entry in entries if entry.path not in sizes), ""):
             with contextlib.suppress(FileNotFoundError):
                 self.open(missing).close()  # raises the reason if the files were removed
@@ -443,9 +439,3 @@ def fingerprint(
         "inputs": [ref.identity for ref in inputs],
     }
     return sha256_of_json(basis)
-
-
-def content_of(parts: Iterable[PartRecord], prefixes: tuple[str, ...] = ("",)) -> str:
-    """Returns the identity of the bytes: sha256 over the sorted (path, sha256) of all files below `prefixes`."""
-    files = (entry for part in parts for entry in part.files if entry.path.startswith(prefixes))
-    return sha256_of_json(sorted((entry.path, entry.sha256) for entry in files))

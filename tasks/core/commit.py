@@ -1,9 +1,10 @@
 """Commit of an artifact, the last step of a stage, after all parts are committed.
 
-Writes `.artifact.json` with an exclusive create, so that one of two attempts wins, then removes the temporary files of
-the run. A kill or a fault of the store between the two leaves a complete artifact, with files that no reader looks at:
-those that no part lists, hidden folders and, removed last, the records of parts. The next run of the stage, which skips
-the work, removes them (`clear`). Reads the version of the code from the installed package and, in a checkout, from git.
+Writes the manifests, then `.artifact.json` with an exclusive create, so that one of two attempts wins, then removes the
+temporary files of the run. A kill or a fault of the store between the last two leaves a complete artifact, with files
+that no reader looks at: those that no part lists, hidden folders, manifests of another attempt and, removed last, the
+records of parts. The next run of the stage, which skips the work, removes them (`clear`). Reads the version of the code
+from the installed package and, in a checkout, from git.
 """
 
 import logging
@@ -12,21 +13,27 @@ import platform
 import socket
 import subprocess
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 
-from tasks.core.artifact import RECORD, REMOVED, TRACKING, Artifact, ArtifactId, ArtifactRecord, InputRef, content_of
+from tasks.core import manifest
+from tasks.core.artifact import RECORD, REMOVED, TRACKING, Artifact, ArtifactId, ArtifactRecord, InputRef
 from tasks.core.config import Config
 from tasks.core.errors import DriftError, InputError
+from tasks.core.manifest import MANIFESTS, PARTS_IN_MANIFEST, Manifest, PartRecord, Total
 from tasks.core.part import PARTS, finite
+from tasks.core.remote import concurrently
 from tasks.core.stage import SCRATCH, Output, Report, scratch_of
 from tasks.core.store import AlreadyPublished, Store
 from tasks.core.version_index import enter
 
 log = logging.getLogger("sluice.commit")
+
+_TOGETHER = 8
+"""Manifests that are written at a time."""
 
 
 def commit(
@@ -54,7 +61,7 @@ def commit(
     try:
         output.store.publish(f"{output.address.path}/{RECORD}", record.model_dump_json(indent=1).encode())
     except AlreadyPublished:
-        return _committed_by_other(output.store, output.address, output.fingerprint)
+        return _committed_by_other(output.store, output.address, output.fingerprint, record.manifests)
     artifact = Artifact(output.store, output.address, record)
     clear(artifact)
     return artifact
@@ -90,9 +97,16 @@ def adopt(source: Artifact, address: ArtifactId, inputs: Sequence[InputRef]) -> 
     return artifact
 
 
-def _committed_by_other(store: Store, address: ArtifactId, fingerprint: str) -> Artifact:
-    """Returns the artifact of the attempt that committed first; raises DriftError if its fingerprint differs."""
+def _committed_by_other(
+    store: Store, address: ArtifactId, fingerprint: str, written: Sequence[Manifest] = ()
+) -> Artifact:
+    """Returns the artifact of the attempt that committed first; raises DriftError if its fingerprint differs.
+
+    Removes the manifests that this attempt has `written`, unless the other one has the same.
+    """
     artifact = Artifact.open_at(store, address)
+    listed = {one.path for one in artifact.record.manifests}
+    store.remove_files([f"{address.path}/{one.path}" for one in written if one.path not in listed])
     if artifact.record.fingerprint != fingerprint:
         raise DriftError(
             f"{address} was committed in the meantime by a run with other settings or inputs",
@@ -111,12 +125,18 @@ def _record(
     report: Report,
     started: datetime | None,
 ) -> ArtifactRecord:
-    parts = tuple(output.committed[name] for name in sorted(output.committed))
+    """Writes the manifests of the committed parts, group by group, and returns the record."""
     rejected: Counter[str] = Counter()
     metrics: Counter[str] = Counter()
-    for part in parts:
+    rows_in = rows_out = 0
+    for name in sorted(output.committed):
+        part = output.committed[name]
         rejected.update(part.rejected)
         metrics.update(part.metrics)
+        rows_in, rows_out = rows_in + part.rows_in, rows_out + part.rows_out
+    written = concurrently(partial(manifest.write, output.store, output.address.path), _groups(output), _TOGETHER)
+    manifests = tuple(written)
+    total = sum((below for one in manifests for below in one.folders.values()), Total())
     now = datetime.now(UTC)
     return ArtifactRecord(
         artifact=str(output.address),
@@ -124,15 +144,15 @@ def _record(
         stage_version=stage_version,
         member=output.member,
         fingerprint=output.fingerprint,
-        content=content_of(parts),
+        content=total.digest,
         config=config.model_dump(mode="json"),
         inputs=(*inputs, *report.inputs),
         code=code_version(),
-        rows_in=sum(part.rows_in for part in parts),
-        rows_out=sum(part.rows_out for part in parts),
+        rows_in=rows_in,
+        rows_out=rows_out,
         rejected=dict(sorted(rejected.items())),
-        bytes=sum(entry.bytes for part in parts for entry in part.files),
-        parts=parts,
+        bytes=total.bytes,
+        manifests=manifests,
         metrics={**finite(metrics, str(output.address)), **finite(report.metrics, str(output.address))},
         members=report.members,
         note=report.note,
@@ -142,6 +162,12 @@ def _record(
     )
 
 
+def _groups(output: Output) -> Iterator[list[PartRecord]]:
+    names = sorted(output.committed)
+    for first in range(0, len(names), PARTS_IN_MANIFEST):
+        yield [output.committed[name] for name in names[first : first + PARTS_IN_MANIFEST]]
+
+
 def clear(artifact: Artifact, *, again: bool = False) -> None:
     """Removes the temporary files of a committed artifact; logs errors as a warning, because the artifact is complete.
 
@@ -149,9 +175,9 @@ def clear(artifact: Artifact, *, again: bool = False) -> None:
     """
     try:
         if not again:
-            _clear(artifact, {RECORD})
+            _clear(artifact, set())
         elif artifact.store.exists(f"{artifact.address.path}/{PARTS}"):
-            _clear(artifact, {RECORD, REMOVED, TRACKING})
+            _clear(artifact, {REMOVED, TRACKING})
     except Exception as error:
         template = "[%s] is complete, but temporary files are left, which the next run of its stage removes: %s"
         log.warning(template, artifact.address, error)
@@ -159,15 +185,16 @@ def clear(artifact: Artifact, *, again: bool = False) -> None:
 
 def _clear(artifact: Artifact, kept: set[str]) -> None:
     store, folder, record = artifact.store, artifact.address.path, artifact.record
-    parts = () if record.adopted_from else record.parts  # the files of an adopted one are in another folder
-    listed = {f"{folder}/{entry.path}" for part in parts for entry in part.files}
+    # The files of an adopted one are in another folder.
+    listed = set() if record.adopted_from else {f"{folder}/{path}" for path in artifact.parts.paths()}
+    kept = kept | artifact.record_paths
     hidden, stale = set(), []
     for path in store.list(folder, unfinished=True):
         below = path[len(folder) + 1 :]
         # Files that no part lists are leftovers of a killed attempt.
         if path in listed or below in kept or below.startswith((PARTS, SCRATCH)):
             continue
-        if below.startswith("."):
+        if below.startswith(".") and not below.startswith(f"{MANIFESTS}/"):
             hidden.add(below.partition("/")[0])
         else:
             stale.append(path)

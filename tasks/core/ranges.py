@@ -146,12 +146,13 @@ class RangeReader:
         return _CachedFile(self._artifact, entry, sums)
 
     def _entry(self, path: str) -> FileEntry:
-        if path not in self._artifact.entries:
+        entry = self._artifact.parts.entry(path)
+        if entry is None:
             raise InputError(
                 f"{self._artifact.address} has no {path}",
                 "use the artifact that the others were made from; one made by an earlier Sluice must be made again",
             )
-        return self._artifact.entries[path]
+        return entry
 
 
 class RangeFile(io.RawIOBase):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tasks.core.artifact import Artifact, ArtifactFolder, ArtifactId, content_of
+from tasks.core.artifact import Artifact, ArtifactFolder, ArtifactId
 from tasks.core.config import sha256_of_json
 from tasks.core.groups import groups_of, path_of
 from tasks.core.store import Store
@@ -121,9 +121,9 @@ def version_rows(store: Store, recipe: str, table: str, version: str) -> Version
 def _parts(table: str, artifacts: Sequence[Artifact]) -> dict[str, str]:
     """Returns the names of the parts with a hash of the files that they are read from."""
     if table == _FUNNEL:
-        return {_FUNNEL: content_of(artifacts[0].parts, (f"{_FUNNEL}.parquet",))}
+        return {_FUNNEL: artifacts[0].total(f"{_FUNNEL}.parquet").digest}
     folder = _FOLDERS[table]
-    hashes = [{entry.path: entry.sha256 for part in one.parts for entry in part.files} for one in artifacts]
+    hashes = [{entry.path: entry.sha256 for entry in one.entries()} for one in artifacts]
     names = artifacts[0].names(folder)
     own, *groups = hashes
     return {

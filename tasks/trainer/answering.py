@@ -108,8 +108,7 @@ def _located(model: Artifact) -> dict[str, Any]:
 
 def weights_bytes(model: Artifact) -> int:
     """Returns the size of the largest file with weights of a model, in bytes; 0 without one. Fetches no file."""
-    files = (entry for part in model.parts for entry in part.files)
-    return max((entry.bytes for entry in files if entry.path.endswith(f"/{MODEL}")), default=0)
+    return max((entry.bytes for entry in model.entries() if entry.path.endswith(f"/{MODEL}")), default=0)
 
 
 def _checked_size(model: Artifact) -> int:

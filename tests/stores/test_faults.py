@@ -49,7 +49,7 @@ def check_complete(store: Store) -> None:
     assert artifact.verify() == []
     # A writer killed between the record and its last step leaves records of parts, which no reader looks at.
     seen = {path.removeprefix(f"{ADDRESS.path}/") for path in store.list(ADDRESS.path)}
-    assert {path for path in seen if not path.startswith(".parts/")} == {RECORD, *(f"{name}.bin" for name in PARTS)}
+    assert {path for path in seen if not path.startswith(".parts/")} == artifact.record_paths.union(artifact.files())
 
 
 @pytest.fixture

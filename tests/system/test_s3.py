@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.core.artifact import RECORD, TRACKING, Artifact, ArtifactId
+from tasks.core.artifact import TRACKING, Artifact, ArtifactId
 from tasks.core.ledger import Ledger
 from tasks.core.store import Store
 from tasks.demo.drive import DagChain
@@ -61,8 +61,8 @@ def test_the_bucket_has_complete_artifacts_and_nothing_else(lake) -> None:
     assert len(found) > len(KINDS)
     for one in found:
         assert not one.verify(), one.address
-        named |= {f"{one.address.path}/{path}" for path in one.files()}
-    beside = {path for path in lake.list("lake") if path.rpartition("/")[2] not in (RECORD, TRACKING)}
+        named |= {f"{one.address.path}/{path}" for path in (*one.files(), *one.record_paths)}
+    beside = {path for path in lake.list("lake") if path.rpartition("/")[2] != TRACKING}
     assert beside == named
 
 

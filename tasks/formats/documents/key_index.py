@@ -109,13 +109,7 @@ class KeyIndex:
     """
 
     def __init__(self, artifact: Artifact) -> None:
-        rows = {
-            file.path: file.rows or 0
-            for part in artifact.parts
-            if part.name.startswith("words-")
-            for file in part.files
-            if file.path.startswith(f"{FOLDER}/")
-        }
+        rows = {file.path: file.rows or 0 for file in artifact.entries(f"{FOLDER}/words-")}
         if not rows:
             raise InputError(
                 f"{artifact.address} has no index of its rows", "it is of an earlier Sluice: make it again"

@@ -65,7 +65,7 @@ def croissant(artifacts: Mapping[str, Artifact], corpus: Corpus, statement: Stat
     """Returns the JSON-LD of the kept documents of a lineage (`lineage.chain`)."""
     documents = artifacts["documents"]
     record, total = documents.record, corpus.total
-    files = [entry for part in record.parts for entry in part.files if entry.path.startswith("kept/")]
+    files = list(documents.entries("kept/"))
     about = f"{total.documents:,} documents with {total.bytes:,} bytes of text, kept of {record.rows_in:,}."
     return {
         "@context": CONTEXT,

@@ -155,8 +155,7 @@ def _traces(
 
 def _random_ids(documents: Artifact, most: int, seed: int) -> Sequence[str]:
     """Returns the ids of random kept documents, in order of their position."""
-    files = [(entry.path, entry.rows or 0) for part in documents.parts for entry in part.files
-             if entry.path.startswith("kept/")]  # fmt: skip
+    files = [(entry.path, entry.rows or 0) for entry in documents.entries("kept/")]
     total = sum(rows for _, rows in files)
     chosen = sorted(random.Random(seed).sample(range(total), min(most, total)))
     ids: list[str] = []

@@ -130,5 +130,5 @@ def training_tokens(shards: Artifact) -> dict[str, int]:
         part.name: int(
             sum(value for name, value in part.metrics.items() if name.startswith("tokens/") and name.endswith(suffix))
         )
-        for part in shards.record.parts
+        for part in shards.parts
     }

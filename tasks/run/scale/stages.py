@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 
+from tasks.core.manifest import KEPT, PARTS_IN_MANIFEST
 from tasks.formats.dedup.dedup_index import BAND, CAPTURE, TEXT
 from tasks.formats.documents.key_index import KEY, PART_KEY
 from tasks.run.scale.units import unit
@@ -188,8 +189,8 @@ def _tasks(
 
 
 def _commit(parts: float, files: float) -> Work:
-    """Returns the requests of a commit: a listing of files and records, their removal, and the record."""
-    return Work(put=parts / _DELETED + 1, listed=(files + 2 * parts) / _LISTED)
+    """Returns the requests of a commit: a listing of files and records, their removal, manifests and the record."""
+    return Work(put=parts / _DELETED + parts / PARTS_IN_MANIFEST + 1, listed=(files + 2 * parts) / _LISTED)
 
 
 def _exchange(corpus: Corpus, tasks: float, runs: float, record_bytes: float, count: float) -> Work:
@@ -234,13 +235,14 @@ def _committed(parts: float, files: float) -> float:
 
 
 def _opened(parts: float, files: float) -> float:
-    """Returns the memory of the records of an input."""
-    return parts * (unit("read_part") + files * unit("read_file"))
+    """Returns the memory of the paths of a folder of an input, and of the manifests that a process keeps."""
+    kept = min(KEPT, parts * (unit("group_part") + files * unit("group_file")))
+    return parts * unit("listed_file") + kept
 
 
 def _record(parts: float, files: float) -> float:
-    """Returns the bytes of the record of an artifact."""
-    return parts * (unit("record_part") + files * unit("record_file"))
+    """Returns the bytes of the record of an artifact, whose parts have a file in each of so many folders."""
+    return parts * (unit("record_part") + files * unit("record_folder"))
 
 
 def generate(corpus: Corpus) -> Need:
@@ -288,7 +290,7 @@ def extract(corpus: Corpus) -> Need:
         + _commit(first.parts + parts, first.parts + 2 * parts)
     )
     own = {
-        RECORDS: parts * unit("first_pass_part") + _opened(first.parts, 1) + _committed(parts, 2),
+        RECORDS: parts * unit("first_pass_part") + _committed(first.parts, 1) + _committed(parts, 2),
         LISTED: files * unit("manifest_file"),
     }
     cpu = corpus.pages * corpus.html_bytes / unit("extract_speed")

@@ -29,7 +29,7 @@ from tasks.core.artifact import EXTERNAL as OUTSIDE
 from tasks.core.artifact import Artifact, InputRef, fingerprint
 from tasks.core.clients import hub
 from tasks.core.commit import commit
-from tasks.core.config import Config, changes, sha256_of_json
+from tasks.core.config import Config, changes
 from tasks.core.engine import Engine
 from tasks.core.errors import DriftError, InputError
 from tasks.core.groups import KIND, address_of, group_refs, path_of, ref_to, unchanged_groups
@@ -131,7 +131,7 @@ def run(config: AnnotateConfig, inputs: Inputs, output: Output, engine: Engine) 
     missing = {name: _output(output, group) for name, group in groups.items() if name not in existing}
     note = _note(existing, list(missing), output.version)
     log.info("[%s] %s", output.address, note)
-    parts = [part.name for part in inputs["extracted"].parts]
+    parts = list(inputs["extracted"].parts.rows_out())
     _measure(_pass(config, inputs, existing, missing, output), parts, missing, output, engine)
     for name, group_output in missing.items():
         if artifact := _commit_group(groups[name], group_output, existing):
@@ -271,9 +271,7 @@ def _requested_groups(config: AnnotateConfig, inputs: Inputs) -> dict[str, Reque
 
 def _hash_of(artifact: Artifact, model: str) -> str:
     """Returns a hash of the files of one model in an artifact; of all files if `model` is ""."""
-    prefix = f"{model}/" if model else ""
-    files = [entry for part in artifact.parts for entry in part.files if entry.path.startswith(prefix)]
-    return sha256_of_json(sorted((entry.path, entry.sha256) for entry in files))
+    return artifact.total(f"{model}/" if model else "").digest
 
 
 def _existing_groups(groups: Mapping[str, RequestedGroup], output: Output) -> dict[str, Artifact]:

@@ -40,7 +40,7 @@ def sample_of(extracted: Artifact, most: int) -> list[str] | None:
         extracted: the documents of a version.
         most: number of documents above which a sample is taken.
     """
-    rows = {part.name: part.rows_out for part in extracted.parts}
+    rows = extracted.parts.rows_out()
     names = extracted.names("documents/")
     if sum(rows.get(name, 0) for name in names) <= most:
         return None

@@ -241,8 +241,7 @@ class _Fetcher:
 
     def _carried(self, part: Part, rows: Sequence[Row]) -> bool:
         """Takes a part over from the other version, unless takedowns have changed it; returns whether it did."""
-        parts = self.earlier.parts if self.earlier else ()
-        record = next((one for one in parts if one.name == part.name), None)
+        record = self.earlier.parts.part(part.name) if self.earlier else None
         if self.earlier is None or record is None or TAKEN_DOWN in record.rejected:
             return False
         if any(self._is_taken_down(row["url"]) for row in rows):

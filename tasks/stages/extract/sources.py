@@ -156,8 +156,8 @@ def _fetched_units(config: ExtractConfig, inputs: Inputs) -> Iterator[InputUnit]
 
 def _units_in(artifact: Artifact, folder: str, source: FileSource, prefix: str = "") -> Iterator[InputUnit]:
     """Yields the files of a folder of an artifact, named by `prefix` and their path in the artifact."""
-    for path in artifact.files(folder):
-        yield InputUnit(SourceFile(f"{source.path}/{path}", f"{prefix}{path}", artifact.entries[path].bytes), source)
+    for entry in sorted(artifact.entries(folder), key=lambda entry: entry.path):
+        yield InputUnit(SourceFile(f"{source.path}/{entry.path}", f"{prefix}{entry.path}", entry.bytes), source)
 
 
 def external(config: ExtractConfig) -> dict[str, External]:

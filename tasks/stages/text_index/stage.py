@@ -22,7 +22,7 @@ _BATCH = 2_000
 def run(config: TextIndexConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
     """Writes the index of every group of files."""
     documents = inputs["documents"]
-    rows = {file.path: file.rows or 0 for part in documents.parts for file in part.files}
+    rows = {file.path: file.rows or 0 for file in documents.entries(KEPT)}
     groups: list[list[str]] = []
     size = 0
     for path in documents.files(KEPT):

@@ -96,7 +96,7 @@ def last_weights(checkpoint: Artifact, setting: str, step: int | None = None) ->
     Raises:
         InputError: it has no model, or only adapters.
     """
-    entries = checkpoint.entries
+    entries = {entry.path: entry for entry in checkpoint.entries()}
     last = MERGED if MERGED in entries else max((path for path in entries if path.endswith(f"/{MODEL}")), default="")
     last = last if step is None else f"checkpoints/{name_of(step)}/{MODEL}"
     if not last or FILE not in entries:

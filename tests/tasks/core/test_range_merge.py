@@ -117,7 +117,7 @@ def test_ranges_are_those_of_one_stable_sort_and_no_run_is_left(
     for number in range(ranges):
         first, end = (sum(key < range_begin(edge, ranges) for key in keys) for edge in (number, number + 1))
         assert artifact.read(f"ranges/range-{number:05d}.bin") == records[first:end].tobytes()
-    assert files_below(tmp_path) == {*artifact.files(), ".artifact.json"}
+    assert files_below(tmp_path) == {*artifact.files(), *artifact.record_paths}
     assert {path.partition("-")[0] for path in artifact.files()} <= {"ranges/range", "source"}
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from tasks.core import artifact
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import adopt
 from tasks.core.store import Store
@@ -51,20 +50,6 @@ def test_users_of_an_artifact_are_those_of_its_own_and_of_other_versions(tmp_pat
     assert index.users(ArtifactId("test/source", "1")) == users
     assert index.users(ArtifactId("test/source", "1"), 1) == users[:2], "one of its own version, one of another"
     assert index.users(ArtifactId("test/numbers", "2")) == []
-
-
-def test_a_large_record_is_parsed_once_and_read_anew_when_it_was_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(artifact, "LARGE", 1)
-    first = made(tmp_path, "source", "1")
-    store, address = first.store, first.address
-    once, again = Artifact.open_at(store, address), Artifact.open_at(store, address)
-    assert once.record is again.record
-    assert once.record == first.record
-    shutil.rmtree(tmp_path / address.path)
-    second = made(tmp_path, "source", "1", rows=5)
-    assert Artifact.open_at(store, address).record == second.record != first.record
 
 
 def test_users_of_a_version_are_artifacts_of_others(tmp_path: Path) -> None:

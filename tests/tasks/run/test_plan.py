@@ -229,6 +229,4 @@ def test_a_killed_plan_ends_with_the_same_bytes(recipe_file: Path, stage: str) -
     run_stage(recipe, stage, version=versions[1], source_version="1")
     kind = {"estimate": "estimate", "reconcile": "reconciled"}[stage]
     whole, killed = (Artifact.open_at(open_store(recipe), ArtifactId(f"planned/{kind}", name)) for name in versions)
-    assert [entry.sha256 for part in killed.record.parts for entry in part.files] == [
-        entry.sha256 for part in whole.record.parts for entry in part.files
-    ]
+    assert [entry.sha256 for entry in killed.entries()] == [entry.sha256 for entry in whole.entries()]

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from tasks.core import manifest
 from tasks.core.artifact import RECORD, REMOVED, Artifact, ArtifactId, ArtifactRecord, FileEntry, InputRef, PartRecord
+from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError
 from tasks.core.ledger import Ledger
 from tasks.core.stage_spec import Input
@@ -273,12 +275,13 @@ def entered(
         adopted_from = source.record.adopted_from or adopted_from
     content = adopted_from or address
     name = only[0] or ("champion.json" if stage == "promote" else "file")
-    file = FileEntry(path=name, bytes=10, sha256=content.encode().hex())
+    file = FileEntry(path=name, bytes=10, sha256=sha256_of(content.encode()))
     part = PartRecord(name="part", rows_in=0, rows_out=0, rejected={}, files=(file,), metrics={})
+    manifests = (manifest.write(store, ArtifactId.parse(adopted_from or address).path, [part]),)
     inputs = tuple(InputRef(role=r, address=a, fingerprint="", content="") for r, a in refs.items())
     record = ArtifactRecord(artifact=address, stage=stage, stage_version=1, member="", fingerprint="", content=content,
                             config={}, inputs=inputs, code={}, rows_in=0, rows_out=0, rejected={}, bytes=10,
-                            parts=(part,), metrics={}, members=(), note="", host={}, started=at, finished=at,
+                            manifests=manifests, metrics={}, members=(), note="", host={}, started=at, finished=at,
                             adopted_from=adopted_from)  # fmt: skip
     if not adopted_from:
         with store.write(f"{id_.path}/{name}") as data:
@@ -292,7 +295,8 @@ def entered(
 def test_the_record_of_a_removal_is_beside_that_of_the_artifact(store: Store) -> None:
     (address, *_) = collect(store, "test", AT_ONCE, NOW).removed
     folder = ArtifactId.parse(address).path
-    assert {path.rpartition("/")[2] for path in store.list(folder)} == {RECORD, REMOVED}
+    removed = Artifact.open_at(store, ArtifactId.parse(address))
+    assert store.sizes(folder).keys() == removed.record_paths | {REMOVED}
 
 
 def test_what_older_crawls_worked_with_is_not_kept_for_the_documents_of_a_corpus_that_grows(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.core.artifact import RECORD, REMOVED, TRACKING, Artifact, ArtifactId, InputRef
+from tasks.core.artifact import REMOVED, TRACKING, Artifact, ArtifactId, InputRef
 from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.errors import DriftError, InputError, RecipeError, StoppedError, TransientError
@@ -69,7 +69,7 @@ def test_an_artifact_is_made_even_if_its_temporary_files_stay_which_the_next_run
     assert store.exists(f"{folder}/.parts")
     assert run_stage(recipe, "inject").skipped
     artifact = Artifact.open_at(store, ArtifactId.parse(first.address))
-    kept = {f"{folder}/{path}" for path in (*artifact.files(), RECORD)}
+    kept = {f"{folder}/{path}" for path in (*artifact.files(), *artifact.record_paths)}
     assert set(store.list(folder, unfinished=True)) == kept | beside
     assert not artifact.verify()
 

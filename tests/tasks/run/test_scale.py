@@ -6,18 +6,19 @@ import hashlib
 import json
 import tracemalloc
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from tasks.core import manifest as manifests
 from tasks.core import range_merge
-from tasks.core.artifact import Artifact, ArtifactId, ArtifactRecord, FileEntry, PartRecord
+from tasks.core.artifact import Artifact, ArtifactId, FileEntry, PartRecord
 from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.engine import Engine
+from tasks.core.manifest import Parts
 from tasks.core.part import PartSpec, part_names
 from tasks.core.stage import Inputs, Output, Report
 from tasks.core.store import Store
@@ -74,13 +75,12 @@ def peak(made: Callable[[], object]) -> tuple[int, int]:
         gc.enable()
 
 
-def record(files: int) -> ArtifactRecord:
+def records(files: int) -> list[PartRecord]:
     def entry(part: str, number: int) -> FileEntry:
         sha = hashlib.sha256(f"{part} {number}".encode()).hexdigest()
         return FileEntry(path=f"folder{number}/{part}.parquet", bytes=1_234_567, sha256=sha, rows=290)
 
-    names = [f"part-{number:05d}-of-{PARTS:05d}" for number in range(PARTS)]
-    parts = tuple(
+    return [
         PartRecord(
             name=name,
             rows_in=300,
@@ -89,23 +89,23 @@ def record(files: int) -> ArtifactRecord:
             files=tuple(entry(name, number) for number in range(files)),
             metrics={"texts": 290.0},
         )
-        for name in names
-    )
-    now = datetime.now(UTC)
-    known = dict.fromkeys(("artifact", "stage", "member", "fingerprint", "content", "note"), "")
-    sums = dict.fromkeys(("stage_version", "rows_in", "rows_out", "bytes"), 0)
-    empty: dict[str, Any] = {name: {} for name in ("config", "code", "rejected", "metrics", "host")}
-    return ArtifactRecord(**known, **sums, **empty, inputs=(), parts=parts, members=(), started=now, finished=now)
+        for name in part_names(PARTS)
+    ]
 
 
 @pytest.mark.parametrize("files", [1, 8])
-def test_records_of_parts_take_the_planned_memory_and_bytes(files: int) -> None:
-    committed, _ = peak(lambda: record(files).model_dump_json(indent=1).encode())
-    data = record(files).model_dump_json(indent=1).encode()
-    _, held = peak(lambda: ArtifactRecord.model_validate_json(data))
-    for name, measured in (("committed", committed), ("read", held), ("record", len(data))):
-        planned = unit(f"{name}_part") + files * unit(f"{name}_file")
-        assert measured / PARTS == pytest.approx(planned, rel=0.1), name
+def test_records_of_parts_take_the_planned_memory_and_bytes(tmp_path: Path, files: int) -> None:
+    store = Store(str(tmp_path))
+    _, committed = peak(lambda: records(files))
+    listed = manifests.write(store, "demo/words/a", records(files))
+    parts = Parts(store, "demo/words/a", (listed,))
+    _, paths = peak(lambda: sorted(parts.paths(("folder0/",))))
+    (group,) = parts.groups()
+    assert paths / PARTS == pytest.approx(unit("listed_file"), rel=0.1)
+    measured = {"committed": committed, "group": group.table.nbytes, "record": len(listed.model_dump_json(indent=1))}
+    for name, size in measured.items():
+        below = unit("record_folder" if name == "record" else f"{name}_file")
+        assert size / PARTS == pytest.approx(unit(f"{name}_part") + files * below, rel=0.1), name
 
 
 def manifest(store: Store, files: int, records: int) -> Artifact:
@@ -183,7 +183,7 @@ def test_extract_takes_the_planned_memory_for_its_files_and_parts(
         peaks[files], _ = peak(run.find)
     assert listed / files == pytest.approx(unit("manifest_file"), rel=0.1)
     assert len(arrange(run.units, ExtractConfig())) == files
-    records = unit("read_part") + unit("read_file")
+    records = unit("committed_part") + unit("committed_file")
     # The difference leaves out the buffers of threads, which do not grow with the parts.
     assert (peaks[600] - peaks[200]) / 400 == pytest.approx(unit("first_pass_part") + records, rel=0.1)
 

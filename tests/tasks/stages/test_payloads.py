@@ -74,9 +74,9 @@ def _artifact(folder: Path, name: str, folders: Sequence[str], parts: int) -> Ar
     now = datetime.now(UTC)
     address = ArtifactId(f"test/{name}", "dev")
     record = ArtifactRecord(
-        artifact=str(address), parts=records, members=(), started=now, finished=now, **given, **counts, **texts
+        artifact=str(address), manifests=(), members=(), started=now, finished=now, **given, **counts, **texts
     )
-    return Artifact(Store(str(folder)), address, record)
+    return Artifact(Store(str(folder)), address, record, parts=records)
 
 
 def _annotate(folder: Path, parts: int) -> None:

@@ -133,6 +133,6 @@ def assert_sound(segment):
     lines = [line for path in segment.files("index/") for line in segment.read(path).decode().splitlines()]
     assert len(lines) == len(places)
     # The killed attempts leave no files.
-    recorded = {f"{segment.address.path}/{entry.path}" for part in segment.parts for entry in part.files}
+    recorded = {f"{segment.address.path}/{path}" for path in segment.files()}
     left = set(segment.store.list(segment.address.path, unfinished=True)) - recorded
-    assert left == {f"{segment.address.path}/.artifact.json"}
+    assert left == {f"{segment.address.path}/{path}" for path in segment.record_paths}

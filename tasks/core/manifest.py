@@ -1,0 +1,433 @@
+"""Manifests: the parts and files of an artifact in groups of a thousand parts, each a Parquet file beside the record.
+
+The record lists the manifests with what most readers need (`Manifest`): names of the first and the last part, and
+files, bytes, rows and identity of each folder. So counts, sizes and identities come from the record alone, a part or a
+file from one manifest, and only who reads all parts reads all manifests. A manifest is named after the hash of its
+bytes, so of two attempts at the same commit none overwrites what the other wrote. It has a row per part:
+
+    name, rows_in, rows_out, rejected, metrics, files: list of (path, bytes, sha256, rows, tokens, folder)
+
+The identity of a set of files (`digest`) is the sum of the hashes of path and content of each, modulo 2**256. Unlike a
+hash of a list it does not depend on which part and manifest has a file, and those of groups and folders can be added.
+"""
+
+import contextlib
+import hashlib
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property, partial
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pydantic import Field
+
+from tasks.core import parquet
+from tasks.core.config import Config
+from tasks.core.digest import sha256_of
+from tasks.core.errors import InputError
+from tasks.core.remote import concurrently
+from tasks.core.store import AlreadyPublished, Store
+
+MANIFESTS = ".manifests"
+"""Folder of the manifests in that of the artifact."""
+
+PARTS_IN_MANIFEST = 1_000
+"""A manifest of parts with ten files each has about 0.5 MB."""
+
+KEPT = 128 << 20
+"""Bytes of the manifests that a process keeps for its next reader."""
+
+_READ_TOGETHER = 8
+_MODULUS = 1 << 256
+
+
+class FileEntry(Config):
+    """One file of a part: path relative to the artifact, size in bytes, sha256 (hex), and rows if the file has rows.
+
+    `tokens` is the number of tokens in the rows of a token shard. `folder` is the folder of another artifact, relative
+    to the store's root, if the file is there: a part that was carried from it; "" if the file is in the artifact's own.
+    """
+
+    path: str
+    bytes: int
+    sha256: str
+    rows: int | None = None
+    tokens: int | None = Field(default=None, exclude_if=lambda tokens: tokens is None)
+    folder: str = Field(default="", exclude_if=lambda folder: not folder)
+
+
+class PartRecord(Config):
+    """One committed part: its row counts, files and metrics."""
+
+    name: str
+    rows_in: int
+    rows_out: int
+    rejected: dict[str, int]
+    files: tuple[FileEntry, ...]
+    metrics: dict[str, float]
+
+
+class Total(Config):
+    """What some files have together: their number, bytes and rows, and the identity of paths and contents."""
+
+    files: int = 0
+    bytes: int = 0
+    rows: int = 0
+    digest: str = "0" * 64
+
+    def __add__(self, other: "Total") -> "Total":
+        return Total(
+            files=self.files + other.files,
+            bytes=self.bytes + other.bytes,
+            rows=self.rows + other.rows,
+            digest=f"{(int(self.digest, 16) + int(other.digest, 16)) % _MODULUS:064x}",
+        )
+
+    @classmethod
+    def of(cls, entries: Iterable[FileEntry]) -> "Total":
+        """Returns the total of files, each given once."""
+        files = size = rows = digest = 0
+        for entry in entries:
+            files, size, rows = files + 1, size + entry.bytes, rows + (entry.rows or 0)
+            digest += int.from_bytes(hashlib.sha256(f"{entry.path}\n{entry.sha256}".encode()).digest(), "big")
+        return cls(files=files, bytes=size, rows=rows, digest=f"{digest % _MODULUS:064x}")
+
+
+class Manifest(Config):
+    """What the record of an artifact says about one manifest.
+
+    `path` is relative to the artifact, `sha256` and `bytes` are those of the file, `first` and `last` the names of its
+    first and last part. `folders` has the total of each folder ("documents/"), and of each file outside folders by its
+    name.
+    """
+
+    path: str
+    bytes: int
+    sha256: str
+    first: str
+    last: str
+    parts: int
+    folders: dict[str, Total]
+
+    def has(self, prefixes: tuple[str, ...]) -> bool:
+        """Returns whether it may have files whose paths begin with one of `prefixes`."""
+        return any(folder.startswith(prefixes) or _is_within(prefixes, folder) for folder in self.folders)
+
+
+def content_of(parts: Iterable[PartRecord]) -> str:
+    """Returns the identity of all files of some parts (`Total.digest`)."""
+    return Total.of(entry for part in parts for entry in part.files).digest
+
+
+def _is_within(prefixes: Iterable[str], folder: str) -> bool:
+    """Returns whether a prefix is that of some of the files of a folder."""
+    return folder.endswith("/") and any(prefix.startswith(folder) for prefix in prefixes)
+
+
+_FILE = pa.struct(
+    [
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("bytes", pa.int64(), nullable=False),
+        pa.field("sha256", pa.binary(32), nullable=False),
+        pa.field("rows", pa.int64()),
+        pa.field("tokens", pa.int64()),
+        pa.field("folder", pa.string(), nullable=False),
+    ]
+)
+_SCHEMA = pa.schema(
+    [
+        pa.field("name", pa.string(), nullable=False),
+        pa.field("rows_in", pa.int64(), nullable=False),
+        pa.field("rows_out", pa.int64(), nullable=False),
+        pa.field("rejected", pa.map_(pa.string(), pa.int64()), nullable=False),
+        pa.field("metrics", pa.map_(pa.string(), pa.float64()), nullable=False),
+        pa.field("files", pa.list_(pa.field("element", _FILE, nullable=False)), nullable=False),
+    ]
+)
+
+
+class Group:
+    """The parts of one manifest in memory, as an Arrow table: about 110 bytes per file.
+
+    Args:
+        table: a row per part, sorted by name (`_SCHEMA`).
+    """
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+        self.names: list[str] = table.column("name").to_pylist()
+
+    @classmethod
+    def of(cls, parts: Sequence[PartRecord]) -> "Group":
+        """Returns the group of some parts, sorted by name."""
+        files = [entry for part in parts for entry in part.files]
+        columns = {
+            "path": [entry.path for entry in files],
+            "bytes": [entry.bytes for entry in files],
+            "sha256": [bytes.fromhex(entry.sha256) for entry in files],
+            "rows": [entry.rows for entry in files],
+            "tokens": [entry.tokens for entry in files],
+            "folder": [entry.folder for entry in files],
+        }
+        struct = pa.StructArray.from_arrays(
+            [pa.array(columns[one.name], one.type) for one in _FILE], fields=list(_FILE)
+        )
+        offsets = np.cumsum([0, *(len(part.files) for part in parts)], dtype=np.int32)
+        rows: list[Any] = [
+            [part.name for part in parts],
+            [part.rows_in for part in parts],
+            [part.rows_out for part in parts],
+            [list(part.rejected.items()) for part in parts],
+            [list(part.metrics.items()) for part in parts],
+        ]
+        arrays = [pa.array(values, of.type) for values, of in zip(rows, _SCHEMA, strict=False)]
+        listed = pa.ListArray.from_arrays(pa.array(offsets), struct, type=_SCHEMA.field("files").type)
+        return cls(pa.Table.from_arrays([*arrays, listed], schema=_SCHEMA))
+
+    @cached_property
+    def _offsets(self) -> NDArray[np.int32]:
+        offsets: NDArray[np.int32] = self._listed.offsets.to_numpy()
+        first: np.int32 = offsets[0]
+        return (offsets - first).astype(np.int32)
+
+    @cached_property
+    def _listed(self) -> pa.ListArray:
+        column = self.table.column("files").combine_chunks()
+        return column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+
+    @cached_property
+    def _files(self) -> pa.StructArray:
+        return self._listed.flatten()
+
+    @cached_property
+    def _paths(self) -> pa.StringArray:
+        return self._files.field("path")
+
+    def entries(self, prefixes: tuple[str, ...]) -> list[FileEntry]:
+        """Returns the files whose paths begin with one of `prefixes`, in the order of the parts."""
+        rows = [row for row, path in enumerate(self._paths.to_pylist()) if path.startswith(prefixes)]
+        return _entries(self._files if len(rows) == len(self._files) else self._files.take(pa.array(rows, pa.int64())))
+
+    def records(self, first: int = 0, end: int | None = None) -> list[PartRecord]:
+        """Returns the parts from number `first` to `end`."""
+        table = self.table.slice(first, None if end is None else end - first)
+        offsets = self._offsets[first : first + table.num_rows + 1].tolist()
+        begin = offsets[0] if table.num_rows else 0
+        entries = _entries(self._files[begin : offsets[-1] if table.num_rows else 0])
+        columns = (table.column(one.name).to_pylist() for one in list(_SCHEMA)[:-1])
+        return [
+            PartRecord(
+                name=name,
+                rows_in=rows_in,
+                rows_out=rows_out,
+                rejected=dict(rejected),
+                files=tuple(entries[offsets[row] - begin : offsets[row + 1] - begin]),
+                metrics=dict(metrics),
+            )
+            for row, (name, rows_in, rows_out, rejected, metrics) in enumerate(zip(*columns, strict=True))
+        ]
+
+    def paths(self, prefixes: tuple[str, ...]) -> list[str]:
+        """Returns the paths that begin with one of `prefixes`, in the order of the parts."""
+        return [path for path in self._paths.to_pylist() if path.startswith(prefixes)]
+
+    def part(self, name: str) -> PartRecord | None:
+        """Returns a part by name, or None."""
+        at = bisect_right(self.names, name) - 1
+        return self.records(at, at + 1)[0] if at >= 0 and self.names[at] == name else None
+
+    def entry(self, path: str) -> FileEntry | None:
+        """Returns a file by path, or None."""
+        at = pc.index(self._paths, path).as_py()
+        return _entries(self._files[at : at + 1])[0] if at >= 0 else None
+
+
+def _entries(files: pa.StructArray) -> list[FileEntry]:
+    path, size, sha, rows, tokens, folder = (files.field(one.name).to_pylist() for one in _FILE)
+    entries = []
+    for p, b, h, r, t, f in zip(path, size, sha, rows, tokens, folder, strict=True):
+        # Fields that are not given take no memory.
+        more: dict[str, Any] = ({} if t is None else {"tokens": t}) | ({"folder": f} if f else {})
+        entries.append(FileEntry(path=p, bytes=b, sha256=h.hex(), rows=r, **more))
+    return entries
+
+
+def write(store: Store, folder: str, parts: Sequence[PartRecord]) -> Manifest:
+    """Writes the manifest of some parts, sorted by name, to the folder of an artifact; returns its entry."""
+    group, buffer = Group.of(parts), BytesIO()
+    # No statistics and no copy of the Arrow schema: a manifest is read as a whole, and most artifacts have few parts.
+    options: dict[str, Any] = {"use_dictionary": False, "write_statistics": False, "store_schema": False}
+    pq.write_table(group.table, buffer, compression="zstd", compression_level=3, **options)
+    data = buffer.getvalue()
+    sha256 = sha256_of(data)
+    path = f"{MANIFESTS}/{sha256[:32]}.parquet"
+    with contextlib.suppress(AlreadyPublished):  # an earlier attempt, or another one, with equal parts
+        store.publish(f"{folder}/{path}", data)
+    _GROUPS.keep(sha256, group)
+    below: dict[str, list[FileEntry]] = {}
+    for part in parts:
+        for entry in part.files:
+            name, slash, _ = entry.path.partition("/")
+            below.setdefault(name + slash, []).append(entry)
+    return Manifest(
+        path=path,
+        bytes=len(data),
+        sha256=sha256,
+        first=parts[0].name,
+        last=parts[-1].name,
+        parts=len(parts),
+        folders={name: Total.of(below[name]) for name in sorted(below)},
+    )
+
+
+class Parts:
+    """The parts of an artifact, sorted by name, read when they are needed: a collection of `PartRecord`. Picklable.
+
+    The parts that an iteration has passed are not held, so a list of all takes more memory than to go through them.
+
+    Args:
+        store: the store.
+        folder: the artifact's folder, relative to its root.
+        manifests: the manifests, in the order of the names of their parts.
+        given: parts that are in memory, instead of `manifests`; None: there are none.
+    """
+
+    def __init__(
+        self, store: Store, folder: str, manifests: tuple[Manifest, ...], given: tuple[PartRecord, ...] | None = None
+    ) -> None:
+        self._store, self._folder, self._manifests, self.given = store, folder, manifests, given
+
+    def __len__(self) -> int:
+        return sum(one.parts for one in self._manifests) if self.given is None else len(self.given)
+
+    def __iter__(self) -> Iterator[PartRecord]:
+        for group in self.groups():
+            yield from group.records()
+
+    def __getitem__(self, number: int) -> PartRecord:
+        for number_of_group, manifest in enumerate(self._manifests):
+            if number < manifest.parts:
+                return self._group(number_of_group).records(number, number + 1)[0]
+            number -= manifest.parts
+        if self.given is None:
+            raise IndexError(number)
+        return self.given[number]
+
+    def rows_out(self) -> dict[str, int]:
+        """Returns the rows out of each part, by name."""
+        tables = (group.table for group in self.groups())
+        return {
+            name: rows
+            for table in tables
+            for name, rows in zip(table.column("name").to_pylist(), table.column("rows_out").to_pylist(), strict=True)
+        }
+
+    def part(self, name: str) -> PartRecord | None:
+        """Returns a part by name, or None; reads one manifest."""
+        if self.given is not None:
+            return next((part for part in self.given if part.name == name), None)
+        at = bisect_right(self._manifests, name, key=lambda manifest: manifest.first) - 1
+        return self._group(at).part(name) if at >= 0 else None
+
+    def entry(self, path: str) -> FileEntry | None:
+        """Returns a file by path, or None.
+
+        Reads one manifest if the file is named after its part, else those with files in its folder, until it is found.
+        """
+        if self.given is not None:
+            return next((entry for part in self.given for entry in part.files if entry.path == path), None)
+        guess = bisect_right(self._manifests, path.rpartition("/")[2], key=lambda manifest: manifest.first) - 1
+        having = [at for at, one in enumerate(self._manifests) if one.has((path,))]
+        for at in sorted(having, key=lambda at: at != guess):
+            if entry := self._group(at).entry(path):
+                return entry
+        return None
+
+    def entries(self, prefixes: tuple[str, ...] = ("",)) -> Iterator[FileEntry]:
+        """Yields the files whose paths begin with one of `prefixes`, in the order of the parts."""
+        for group in self.groups(prefixes):
+            yield from group.entries(prefixes)
+
+    def paths(self, prefixes: tuple[str, ...] = ("",)) -> Iterator[str]:
+        """Yields the paths that begin with one of `prefixes`, in the order of the parts."""
+        for group in self.groups(prefixes):
+            yield from group.paths(prefixes)
+
+    def total(self, prefixes: tuple[str, ...] = ("",)) -> Total:
+        """Returns the total of the files whose paths begin with one of `prefixes`.
+
+        Reads nothing, except for prefixes that are those of some of the files of a folder ("shards/web-").
+        """
+        if self.given is not None:
+            return Total.of(Group.of(self.given).entries(prefixes))
+        total = Total()
+        for at, manifest in enumerate(self._manifests):
+            for folder, below in manifest.folders.items():
+                if folder.startswith(prefixes):
+                    total += below
+                elif _is_within(prefixes, folder):
+                    found = self._group(at).entries(prefixes)
+                    total += Total.of(entry for entry in found if entry.path.startswith(folder))
+        return total
+
+    def groups(self, prefixes: tuple[str, ...] = ("",)) -> Iterator[Group]:
+        """Yields the groups that may have files below one of `prefixes`; reads several at a time."""
+        if self.given is not None:
+            yield Group.of(self.given)
+            return
+        wanted = [at for at, one in enumerate(self._manifests) if prefixes == ("",) or one.has(prefixes)]
+        yield from concurrently(self._group, wanted, _READ_TOGETHER) if len(wanted) > 1 else map(self._group, wanted)
+
+    def _group(self, number: int) -> Group:
+        manifest = self._manifests[number]
+        return _GROUPS.get(manifest.sha256, partial(self._read, manifest))
+
+    def _read(self, manifest: Manifest) -> Group:
+        path = f"{self._folder}/{manifest.path}"
+        try:
+            data = self._store.read(path)
+        except FileNotFoundError:
+            data = b""
+        if sha256_of(data) != manifest.sha256:
+            raise InputError(
+                f"{self._store.url(path)} is {'damaged' if data else 'missing'}",
+                "restore the file; or remove the artifact's folder, and run the stage that makes it again",
+            )
+        return Group(parquet.from_bytes(data))
+
+
+class _Kept:
+    """The groups that were used last, by the hash of their manifest, up to `KEPT` bytes. Safe for use by threads."""
+
+    def __init__(self) -> None:
+        self._groups: OrderedDict[str, Group] = OrderedDict()
+        self._bytes, self._lock = 0, threading.Lock()
+
+    def get(self, sha256: str, read: Callable[[], Group]) -> Group:
+        with self._lock:
+            if group := self._groups.get(sha256):
+                self._groups.move_to_end(sha256)
+                return group
+        group = read()  # without the lock: two threads may read the same one
+        self.keep(sha256, group)
+        return group
+
+    def keep(self, sha256: str, group: Group) -> None:
+        with self._lock:
+            if sha256 in self._groups:
+                return
+            self._groups[sha256] = group
+            self._bytes += group.table.nbytes
+            while self._bytes > KEPT and len(self._groups) > 1:
+                _, oldest = self._groups.popitem(last=False)
+                self._bytes -= oldest.table.nbytes
+
+
+_GROUPS = _Kept()

@@ -1,0 +1,156 @@
+"""Manifests: a reader reads what it needs of the parts, and the identity of files does not depend on their division."""
+
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tasks.core import commit as committing
+from tasks.core import manifest
+from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.commit import clear, commit
+from tasks.core.config import Config
+from tasks.core.errors import InputError
+from tasks.core.manifest import MANIFESTS, Parts, Total, content_of
+from tasks.core.stage import Output, Report
+from tasks.core.store import Store
+
+ADDRESS = ArtifactId("demo/words", "a")
+IN_MANIFEST = 3
+PARTS = [f"part-{number:05d}-of-00010" for number in range(10)]
+
+
+@pytest.fixture(autouse=True)
+def small_manifests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(committing, "PARTS_IN_MANIFEST", IN_MANIFEST)
+
+
+def made(folder: Path, names: Sequence[str] = PARTS, address: ArtifactId = ADDRESS) -> Artifact:
+    """Makes an artifact with three files for each name, and one for all; read anew, without what this process keeps."""
+    output = Output(Store(str(folder)), address, "1" * 64)
+    for number, name in enumerate(names):
+        with output.part(name) as part:
+            part.count_in(5)
+            part.reject("short", number)
+            part.count_out(5 - number % 5)
+            part.reject("odd", number % 5 - number)
+            part.metric("seconds", number / 3)
+            part.write(f"texts/{name}.bin", bytes(number), rows=number)
+            part.write(f"keys/web-{number % 2}-{number}.bin", name.encode())
+            with part.file(f"tokens/{name}.bin", rows=1, tokens=number) as file:
+                file.write(b"1")
+    with output.part("summary", conserved=False) as part:
+        part.write("summary.json", b"{}")
+    records = [output.committed[name] for name in sorted(output.committed)]
+    commit(output, "toy", 1, Config(), (), Report())
+    artifact = Artifact.open_at(output.store, address)
+    assert list(artifact.parts) == records
+    assert artifact.record.content == content_of(records)
+    return artifact
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The manifests that were read from the store."""
+    seen: list[str] = []
+    group = Parts._group
+
+    def counted(parts: Parts, number: int) -> object:
+        seen.append(parts._manifests[number].first)
+        return group(parts, number)
+
+    monkeypatch.setattr(Parts, "_group", counted)
+    return seen
+
+
+def test_what_is_known_of_folders_is_in_the_record_and_a_part_or_file_in_one_manifest(
+    tmp_path: Path, read: list[str]
+) -> None:
+    artifact = made(tmp_path)
+    records = list(artifact.parts)
+    read.clear()
+    texts = [entry for part in records for entry in part.files if entry.path.startswith("texts/")]
+    assert len(artifact.parts) == 11
+    assert artifact.total("texts/") == Total.of(texts)
+    assert (artifact.total("texts/").files, artifact.total("texts/").bytes, artifact.total("texts/").rows) == (
+        10,
+        45,
+        45,
+    )
+    assert artifact.total("summary.json").bytes == 2
+    assert artifact.total().files == 31
+    assert not read
+    assert artifact.parts.part(PARTS[4]) == records[4]
+    assert artifact.entry(f"tokens/{PARTS[8]}.bin") == records[8].files[2]
+    assert read == [PARTS[3], PARTS[6]]
+    read.clear()
+    assert artifact.files("summary") == ["summary.json"]
+    assert read == [PARTS[9]]
+    assert artifact.parts.part("part-x") is None
+    with pytest.raises(FileNotFoundError):
+        artifact.entry("texts/part-x.bin")
+
+
+@pytest.mark.parametrize("prefixes", [("texts/",), ("keys/web-1", "summary.json"), ("keys/web-0-", "keys/"), ("x/",)])
+def test_what_a_stage_reads_in_part_is_identified_by_its_files(tmp_path: Path, prefixes: tuple[str, ...]) -> None:
+    artifact = made(tmp_path)
+    entries = [entry for part in artifact.parts for entry in part.files if entry.path.startswith(prefixes)]
+    assert artifact.restricted_to(prefixes).ref("words").files == Total.of(entries).digest
+    assert list(artifact.parts.entries(prefixes)) == entries
+
+
+def test_equal_files_have_equal_content_whatever_part_and_manifest_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apart = made(tmp_path / "apart")
+    monkeypatch.setattr(committing, "PARTS_IN_MANIFEST", 100)
+    output = Output(Store(str(tmp_path / "one")), ADDRESS, "1" * 64)
+    with output.part("all", conserved=False) as part:
+        for path in reversed(apart.files()):
+            part.write(path, apart.read(path))
+    one = commit(output, "toy", 1, Config(), (), Report())
+    assert (len(one.record.manifests), len(apart.record.manifests)) == (1, 4)
+    assert one.record.content == apart.record.content
+    texts = ("texts/",)
+    assert one.restricted_to(texts).ref("words").files == apart.restricted_to(texts).ref("words").files
+    other = made(tmp_path / "other", [*PARTS[:-1], "part-00009-of-00011"])
+    assert other.record.content != apart.record.content
+
+
+def test_a_worker_gets_the_parts_that_it_reads(tmp_path: Path) -> None:
+    artifact = made(tmp_path)
+    part = artifact.parts[4]
+    limited: Artifact = pickle.loads(pickle.dumps(artifact.limited_to([part])))
+    assert list(limited.parts) == [part]
+    assert limited.files() == [entry.path for entry in part.files]
+    assert limited.total("texts/").bytes == 4
+    assert PARTS[5] not in str(pickle.dumps(limited))
+    assert PARTS[4] not in str(pickle.dumps(artifact)), "the record alone"
+
+
+def test_a_lost_commit_and_a_removal_leave_the_manifests_of_the_artifact(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    late = Output(store, ADDRESS, "1" * 64)
+    artifact = made(tmp_path)
+    with late.part("part-of-another-attempt", conserved=False) as part:
+        part.write("texts/other.bin", b"2")
+    assert commit(late, "toy", 1, Config(), (), Report()).record == artifact.record
+    listed = {path for path in store.sizes(ADDRESS.path) if path.startswith(MANIFESTS)}
+    assert listed == {one.path for one in artifact.record.manifests}
+    clear(artifact, again=True)
+    artifact.remove_files("of a test", artifact.record.finished)
+    assert set(store.sizes(ADDRESS.path)) == artifact.record_paths | {".removed.json"}
+    assert list(Artifact.open_at(store, ADDRESS).parts) == list(artifact.parts)
+
+
+@pytest.mark.parametrize(("data", "state"), [(None, "missing"), (b"PAR1", "damaged")])
+def test_a_lost_or_damaged_manifest_is_named(tmp_path: Path, data: bytes | None, state: str) -> None:
+    artifact = made(tmp_path, address=ArtifactId("demo/words", state))
+    path = Path(artifact.store.url(f"{artifact.path}/{artifact.record.manifests[1].path}"))
+    path.unlink()
+    if data:
+        path.write_bytes(data)
+    manifest._GROUPS._groups.clear()
+    with pytest.raises(InputError, match=rf"{path.name} is {state}.*[Rr]estore"):
+        list(artifact.parts)
