@@ -62,7 +62,7 @@ from tasks.formats.tokens.shard import (
     write_shard,
 )
 from tasks.stages.tokens import EncodeConfig, token_import
-from tasks.stages.tokens.bpe import KEPT, TOKENIZER, digest, eos_of, id_hashes, load
+from tasks.stages.tokens.bpe import TOKENIZER, digest, eos_of, load
 from tasks.stages.tokens.encoder import open_encoder
 from tasks.stages.tokens.fertility import (
     FERTILITY,
@@ -71,6 +71,7 @@ from tasks.stages.tokens.fertility import (
     fertility_metrics,
     fertility_table,
 )
+from tasks.stages.tokens.sample import KEPT, id_hashes
 from tasks.stages.tokens.token_import import TokenSource
 
 log = logging.getLogger("sluice.tokens")

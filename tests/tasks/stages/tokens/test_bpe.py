@@ -17,8 +17,9 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.formats.documents.words import WORDS
 from tasks.stages.tokens import TokenizerConfig
-from tasks.stages.tokens.bpe import TOKENIZER, draw, load, train
+from tasks.stages.tokens.bpe import TOKENIZER, load, train
 from tasks.stages.tokens.fertility import FERTILITY
+from tasks.stages.tokens.sample import draw
 from tests.conftest import run_stage_in
 from tests.corpora import documents_in, kept_document, tokens_in
 
