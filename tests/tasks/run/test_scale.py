@@ -20,6 +20,7 @@ from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.engine import Engine
 from tasks.core.part import PartSpec, part_names
+from tasks.core.row_marks import MARK
 from tasks.core.stage import Inputs, Output, Report
 from tasks.core.store import Store
 from tasks.formats.warc.archive import MANIFEST, MANIFEST_SCHEMA
@@ -211,7 +212,7 @@ def test_the_first_pass_of_extract_costs_the_planned_tasks_requests_and_bytes(
     for name in ("_GROUP_WEIGHT", "_FILE_WEIGHT", "_INDEXED_WEIGHT"):
         assert getattr(exclusions, name) == getattr(scale_stages, name)
     monkeypatch.setattr(scale_stages, "_GROUP_WEIGHT", 1)
-    assert exclusions._EXCLUSION.itemsize == scale_stages._EXCLUSION_BYTES
+    assert MARK.itemsize == scale_stages._EXCLUSION_BYTES
 
     run = FirstPass(store := Store(str(tmp_path)), files, rows, 100, monkeypatch)
     run.list_units()
@@ -219,7 +220,7 @@ def test_the_first_pass_of_extract_costs_the_planned_tasks_requests_and_bytes(
     for name in ("read", "read_range"):
         count_reads(name, got, monkeypatch)
     found = run.find()[2]
-    assert [len(spec.payload.excluded.reasons()) for spec in found] == [rows] * files  # type: ignore[attr-defined]
+    assert [len(spec.payload.excluded.read()) for spec in found] == [rows] * files  # type: ignore[attr-defined]
     written = store.sizes("crawl/web/extracted/2026-11")
     planned = first_pass(Corpus(files * rows, 1, 1, 1, 1, 1))
     assert run.tasks == planned.parts
