@@ -7,18 +7,17 @@ on, so that no two versions have a part of the same name.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tasks.core.artifact import Artifact, ArtifactFolder
+from tasks.core.artifact import Artifact
 from tasks.core.config import Config
 from tasks.core.errors import InputError
 from tasks.core.part import Part
 from tasks.formats.documents.text import hashes64
-from tasks.formats.tokens.index import DOCUMENT, DocumentIndex, table_path
+from tasks.formats.tokens.index import DocumentIndex
 from tasks.formats.tokens.marks import rows_by_shard
 
 FILE = "origins.json"
@@ -57,27 +56,6 @@ def version_of(part: str) -> int:
 def versions_in(origins: Origins) -> int:
     """Returns the number of versions in accumulated shards; 0 without parts."""
     return max(map(version_of, origins), default=0)
-
-
-@dataclass(frozen=True)
-class EncodedDocuments:
-    """The documents in accumulated shards. Picklable.
-
-    Args:
-        folder: folder of the shards.
-        parts: names of their parts of documents.
-    """
-
-    folder: ArtifactFolder
-    parts: tuple[str, ...]
-
-    def contain(self, ids: Sequence[str]) -> NDArray[np.bool_]:
-        """Returns which documents, by ids of 32 hex digits, the shards have, shape (ids,); reads one part at a time."""
-        wanted = np.frombuffer(bytes.fromhex("".join(ids)), "V16")
-        found = np.zeros(len(wanted), bool)
-        for part in self.parts:
-            found |= np.isin(wanted, np.fromfile(self.folder.local(table_path(part)), DOCUMENT)["uid"])
-        return found
 
 
 def write_origins(part: Part, origins: Origins) -> None:
