@@ -35,6 +35,7 @@ from tasks.core import parquet, ranges
 from tasks.core.artifact import Artifact, ArtifactFolder, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
+from tasks.core.remote import concurrently
 from tasks.core.row_marks import RowMarks
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.documents import key_index
@@ -233,7 +234,8 @@ def _names(job: _EncodeJob, source: str | TokenSource) -> known.Names:
 def _fertility(output: Output, parts: Sequence[str], origins: Mapping[str, Origin]) -> dict[str, Any]:
     """Sums the counts of all parts, and writes the table and, if there are any, the origins of the parts."""
     folder = output.folder
-    table = fertility_table(json.loads(folder.read(f"{FERTILITY_FOLDER}/{name}.json")) for name in parts)
+    paths = [f"{FERTILITY_FOLDER}/{name}.json" for name in parts]
+    table = fertility_table(map(json.loads, concurrently(folder.read, paths)))
     if _SUMMARY not in output.committed:
         with output.part(_SUMMARY, conserved=False) as part:
             part.write(FERTILITY, json.dumps(table, indent=2, sort_keys=True).encode() + b"\n")
