@@ -1,4 +1,4 @@
-"""Reads of `encode` with `accumulate` by the number of earlier versions; memory of the tokenizer's process by documents.
+"""Reads of `encode` with `accumulate` by earlier versions; memory of the tokenizer's process by documents.
 
     python -m benchmarks.accumulate [--before CHECKOUT]
 

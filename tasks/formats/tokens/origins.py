@@ -19,9 +19,9 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.part import Part, PartSpec
 from tasks.core.range_merge import RangeMerge, Source, merge_ranges, range_count
+from tasks.core.remote import concurrently
 from tasks.core.row_marks import MARK, RowMarks, RowRanges, marks_path, merge_marks, range_names, sources_of
 from tasks.core.stage import Output
-from tasks.core.remote import concurrently
 from tasks.formats.documents.text import hashes64
 from tasks.formats.tokens.index import IndexedRows, indexed_rows, read_urls, table_path
 

@@ -60,7 +60,7 @@ from tasks.formats.tokens.shard import (
 )
 from tasks.stages.tokens import EncodeConfig, known, token_import
 from tasks.stages.tokens.bpe import TOKENIZER, digest, eos_of, load
-from tasks.stages.tokens.encoder import open_encoder
+from tasks.stages.tokens.encoder import SLOW, open_encoder
 from tasks.stages.tokens.fertility import (
     FERTILITY,
     FERTILITY_FOLDER,
@@ -75,6 +75,8 @@ log = logging.getLogger("sluice.tokens")
 
 VERSION = 6
 _SUMMARY = "summary"  # sorts after the parts
+_SLOW_PARTS = "slow_parts"
+"""Metric, by reason (`encoder.SLOW`): parts that the reference has encoded."""
 _COLUMNS = ["id", "url", "source", "text", "language"]
 
 _PIECE_BYTES = 16 << 20
@@ -121,6 +123,7 @@ class _NewPart(NamedTuple):
 def run(config: EncodeConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
     """Encodes every kept document; raises InputError if there is none."""
     documents, artifact = inputs["documents"], inputs["tokenizer"]
+    _check_columns(documents, config.columns)
     earlier = inputs.get("earlier")
     origins = read_origins(earlier) if earlier else {}
     carried = [record for record in earlier.parts if record.name in origins] if earlier else []
@@ -170,8 +173,9 @@ def _report(job: _EncodeJob, records: Sequence[PartRecord], origins: Mapping[str
         if not totals.get(f"tokens/{source}/{HELDOUT}"):
             log.warning('the source "%s" has no held-out document: its bits per byte cannot be measured', source)
     note = f"{totals['tokens']:,.0f} tokens, {totals['bytes'] / totals['tokens']:.2f} bytes per token"
-    if reason := open_encoder(job.tokenizer.read(TOKENIZER).decode()).slow_because:
-        note += f"; encoded by tokenizers, at a tenth of the speed or less: {reason}"
+    for reason, words in SLOW.items():
+        if slow := totals.get(f"{_SLOW_PARTS}/{reason}"):
+            note += f"; {slow:,.0f} parts encoded by tokenizers, at a tenth of the speed or less: {words}"
     return Report(metrics=dict(sorted((totals | fertility_metrics(table)).items())), note=note)
 
 
@@ -186,6 +190,19 @@ def external(config: EncodeConfig) -> dict[str, list[str]]:
 
 
 HOOKS = Hooks(external=external)
+
+
+def _check_columns(documents: Artifact, columns: Sequence[str]) -> None:
+    """Raises InputError if the documents, by their first part, do not have a column of labels."""
+    for path in documents.files(KEPT)[:1]:
+        with documents.open(path) as file:
+            present = parquet.schema(file).names
+        for column in map(column_of, columns):
+            if column not in present:
+                raise InputError(
+                    f"[encode] columns: the documents {documents.address} have no column {column}",
+                    f"remove it from the recipe, or name one of {', '.join(sorted(present))}",
+                )
 
 
 def _first_number(carried: Sequence[PartRecord]) -> int:
@@ -321,6 +338,8 @@ def _encode_part(job: _EncodeJob, part: Part, new: _NewPart) -> None:
     sample = _Sample.of(table)
     texts = table.column("text")
     encoder.check(texts.take(pa.array(sample.verified, pa.int64())).combine_chunks())
+    if encoder.slow_because:
+        part.metric(f"{_SLOW_PARTS}/{encoder.slow_because}", 1)
     writer = ShardWriter(part, new.number, job.format, job.columns, job.shard_tokens)
     counts, first = FertilityCounts(), 0
     for piece in _pieces(table):
@@ -337,11 +356,9 @@ def _encode_part(job: _EncodeJob, part: Part, new: _NewPart) -> None:
 
 
 def _read(job: _EncodeJob, path: str) -> pa.Table:
-    """Returns `_COLUMNS` of the documents of a part, and the labels as columns `@<name>`; raises InputError."""
+    """Returns `_COLUMNS` of the documents of a part, and the labels as columns `@<name>`."""
     label_columns = {name: column_of(name) for name in job.columns}
     with parquet.open_file(job.documents.local(path)) as file:
-        for column in sorted({*label_columns.values()} - {*file.schema_arrow.names}):
-            raise InputError(f"[encode] columns: the documents have no column {column}", "remove it from the recipe")
         table = file.read(columns=list(dict.fromkeys([*_COLUMNS, *label_columns.values()])))
     documents = table.select(_COLUMNS)
     for name, column in label_columns.items():
