@@ -200,7 +200,7 @@ def identities_once(parts: int, rows: int) -> dict[str, Any]:
         before = peak_bytes()
         found = exclusions.exclude_rows(specs, units, output, engine)
         stage = peak_bytes()
-        reasons = [len(spec.payload.excluded.reasons()) for spec in found]
+        reasons = [len(spec.payload.excluded.read()) for spec in found]
     if reasons != [rows] * parts:
         raise RuntimeError(f"{sum(reasons)} rows have a reason, not {parts * rows}")
     peaks = {"start_mb": before, "stage_mb": stage, "task_mb": engine.task_bytes}

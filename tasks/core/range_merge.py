@@ -51,12 +51,15 @@ class RangeMerge:
         dtype: dtype of the records, with a field `key` of 64 bits whose values are about uniform.
         read: returns all records of a source in a new or read-only array, in any order. Called in threads.
         write: writes the records of a range to its part, sorted by key; equal keys are in the order of the sources.
+        before: returns the records of a source that is sorted already, with keys from a first one up to an end; it
+            comes before the others. It is read once, at the last level, whatever their number.
     """
 
     folder: str
     dtype: "np.dtype[Any]"
     read: Callable[[ArtifactFolder, "Source"], NDArray[np.void]]
     write: Callable[[Part, NDArray[np.void]], None]
+    before: Callable[[int, int], NDArray[np.void]] | None = None
 
 
 @dataclass(frozen=True)
@@ -175,7 +178,7 @@ def _plan(folder: str, groups: int, ranges: int) -> _Plan:
 
 
 def _merge_whole(merge: RangeMerge, folder: ArtifactFolder, part: Part, sources: Sequence[Source]) -> None:
-    merge.write(part, _read_sources(merge, folder, sources))
+    merge.write(part, _after(merge, 0, 1, _read_sources(merge, folder, sources)))
 
 
 def _write_first_run(
@@ -193,7 +196,14 @@ def _write_run(
 
 
 def _write_range(merge: RangeMerge, folder: ArtifactFolder, plan: _Plan, part: Part, number: int) -> None:
-    merge.write(part, _read_span(merge, folder, plan, plan.last, 0, number))
+    merge.write(part, _after(merge, number, plan.ranges, _read_span(merge, folder, plan, plan.last, 0, number)))
+
+
+def _after(merge: RangeMerge, number: int, count: int, records: NDArray[np.void]) -> NDArray[np.void]:
+    """Returns the records of range `number` of `count` with those of the sorted source, if there is one."""
+    if merge.before is None:
+        return records
+    return _sorted(merge, [merge.before(range_begin(number, count), range_begin(number + 1, count)), records])
 
 
 def _write(part: Part, plan: _Plan, level: int, group: int, span: int, records: NDArray[np.void]) -> None:

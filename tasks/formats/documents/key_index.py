@@ -13,6 +13,7 @@ rows.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import xxhash
@@ -67,18 +68,82 @@ def write_part_keys(part: Part, keys: NDArray[np.uint64], rows: NDArray[np.integ
     part.write(f"{PART_KEYS_FOLDER}/{part.name}.bin", table.tobytes(), rows=len(table))
 
 
-def merge(output: Output, engine: Engine, records: Sequence[PartRecord]) -> None:
+@dataclass(frozen=True)
+class MergedKeys:
+    """The merged keys of an artifact, for workers, who read them by ranges. Picklable, of constant size.
+
+    Attributes:
+        folder: the artifact, whose stage called `merge`.
+        rows: number of keys of each file.
+        parts: number of its merged parts.
+    """
+
+    folder: ArtifactFolder
+    rows: tuple[int, ...]
+    parts: int
+
+    @classmethod
+    def of(cls, artifact: Artifact) -> "MergedKeys":
+        """Returns the merged keys of an artifact; raises InputError if it has none."""
+        rows = _rows_of_files(artifact)
+        return cls(artifact.folder, tuple(rows[path] for path in sorted(rows)), len(_parts_of(artifact)))
+
+    def between(self, begin: int, end: int) -> NDArray[np.void]:
+        """Returns the keys (KEY) from `begin` up to `end`, sorted by key, part and row.
+
+        Reads about as many records as it returns, with one request for each file that has some. Only keys with many
+        rows displace the others so far that more are read.
+        """
+        count = len(self.rows)
+        first, last = (begin * count) >> 64, ((end - 1) * count) >> 64
+        return np.concatenate([self._of_file(number, begin, end) for number in range(first, last + 1)])
+
+    def _of_file(self, number: int, begin: int, end: int) -> NDArray[np.void]:
+        count, rows = len(self.rows), self.rows[number]
+        if not rows:
+            return np.empty(0, KEY)
+        first, after = range_begin(number, count), range_begin(number + 1, count)
+        guesses = [rows * (min(max(key, first), after) - first) // (after - first) for key in (begin, end)]
+        for reach in (*_REACHES, rows):
+            low = 0 if begin <= first else max(0, guesses[0] - reach)
+            high = rows if end >= after else min(rows, guesses[1] + reach)
+            keys = self._read(number, low, high)
+            below, above = (_lower_bound(keys["key"], key) for key in (begin, end))
+            if (below or not low) and (above < len(keys) or high == rows):
+                break
+        return keys[below:above]
+
+    def _read(self, number: int, first: int, end: int) -> NDArray[np.void]:
+        path = f"{self.folder.path}/{FOLDER}/{_range_names(len(self.rows))[number]}.bin"
+        size = KEY.itemsize
+        return np.frombuffer(self.folder.store.read_range(path, first * size, end * size), KEY)
+
+
+def _lower_bound(keys: NDArray[np.uint64], bound: int) -> int:
+    return len(keys) if bound >> 64 else int(np.searchsorted(keys, np.uint64(bound)))
+
+
+def merge(output: Output, engine: Engine, records: Sequence[PartRecord], earlier: MergedKeys | None = None) -> None:
     """Merges the keys of all parts, one key range at a time (`tasks.core.range_merge`).
 
     Args:
         output: the artifact being written.
         engine: runs the tasks.
         records: the parts written by `write_part_keys`, in name order.
+        earlier: the merged keys of the first of these parts, which were taken over from another artifact; the keys of
+            these parts are not read again. None if there are none.
     """
-    sources = [_source(number, record) for number, record in enumerate(records)]
-    count = range_count(sum(source.records for source in sources), _RANGE_KEYS)
-    names = [f"words-{number:05d}-of-{count:05d}" for number in range(count)]
-    merge_ranges(RangeMerge("keys-merge", KEY, _read_part, _write_range), output, engine, sources, names, _RANGE_KEYS)
+    taken_over = earlier.parts if earlier else 0
+    sources = [_source(number, record) for number, record in enumerate(records) if number >= taken_over]
+    total = sum(source.records for source in sources) + sum(earlier.rows if earlier else ())
+    names = _range_names(range_count(total, _RANGE_KEYS))
+    before = earlier.between if earlier else None
+    keys = RangeMerge("keys-merge", KEY, _read_part, _write_range, before)
+    merge_ranges(keys, output, engine, sources, names, _RANGE_KEYS)
+
+
+def _range_names(count: int) -> list[str]:
+    return [f"words-{number:05d}-of-{count:05d}" for number in range(count)]
 
 
 def _source(number: int, record: PartRecord) -> Source:
@@ -109,15 +174,8 @@ class KeyIndex:
     """
 
     def __init__(self, artifact: Artifact) -> None:
-        rows = {file.path: file.rows or 0 for file in artifact.entries(f"{FOLDER}/words-")}
-        if not rows:
-            raise InputError(
-                f"{artifact.address} has no index of its rows", "it is of an earlier Sluice: make it again"
-            )
-        self.parts = tuple(
-            path.removeprefix(f"{PART_KEYS_FOLDER}/").removesuffix(".bin")
-            for path in artifact.files(f"{PART_KEYS_FOLDER}/")
-        )
+        rows = _rows_of_files(artifact)
+        self.parts = _parts_of(artifact)
         """Names of the parts; `find` returns indices into it."""
         self._rows = [rows[path] for path in sorted(rows)]
         self._reader = RangeReader(artifact, sorted(rows))
@@ -153,3 +211,17 @@ class KeyIndex:
         out = bytearray(count * KEY.itemsize)
         self._reader.read([ReadRequest(number, first * KEY.itemsize, memoryview(out))])
         return np.frombuffer(out, KEY)
+
+
+def _rows_of_files(artifact: Artifact) -> dict[str, int]:
+    """Returns the number of keys of each merged file; raises InputError if there is none."""
+    rows = {file.path: file.rows or 0 for file in artifact.entries(f"{FOLDER}/words-")}
+    if not rows:
+        raise InputError(f"{artifact.address} has no index of its rows", "it is of an earlier Sluice: make it again")
+    return rows
+
+
+def _parts_of(artifact: Artifact) -> tuple[str, ...]:
+    """Returns the names of the merged parts, in name order."""
+    paths = artifact.files(f"{PART_KEYS_FOLDER}/")
+    return tuple(path.removeprefix(f"{PART_KEYS_FOLDER}/").removesuffix(".bin") for path in paths)

@@ -153,6 +153,16 @@ def read_records(artifact: Artifact, shards: Sequence[IndexedRows]) -> list[NDAr
     return [np.frombuffer(out, DOCUMENT) for out in outs]
 
 
+def read_urls(artifact: Artifact, part: str) -> list[str]:
+    """Returns the URLs of the documents of a part, in its order; raises InputError."""
+    reader = RangeReader(artifact, [table_path(part), f"{FOLDER}/{part}-urls.bin"])
+    table, text = (bytearray(reader.entry(number).bytes) for number in (0, 1))
+    reader.read([ReadRequest(number, 0, memoryview(data)) for number, data in enumerate((table, text)) if data])
+    reader.close()
+    ends = np.cumsum(np.frombuffer(table, DOCUMENT)["url_bytes"], dtype=np.int64).tolist()
+    return [text[first:end].decode() for first, end in pairwise([0, *ends])]
+
+
 class DocumentIndex:
     """The index of all parts of an encoding. Safe for use by several threads.
 

@@ -6,23 +6,33 @@ on, so that no two versions have a part of the same name.
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from tasks.core.artifact import Artifact, ArtifactFolder
 from tasks.core.config import Config
+from tasks.core.engine import Engine
 from tasks.core.errors import InputError
-from tasks.core.part import Part
+from tasks.core.part import Part, PartSpec
+from tasks.core.range_merge import RangeMerge, Source, merge_ranges, range_count
+from tasks.core.remote import concurrently
+from tasks.core.row_marks import MARK, RowMarks, RowRanges, marks_path, merge_marks, range_names, sources_of
+from tasks.core.stage import Output
 from tasks.formats.documents.text import hashes64
-from tasks.formats.tokens.index import DOCUMENT, DocumentIndex, table_path
-from tasks.formats.tokens.marks import rows_by_shard
+from tasks.formats.tokens.index import IndexedRows, indexed_rows, read_urls, table_path
 
 FILE = "origins.json"
 _PREFIX = "v"
+
+_PAGES, _FOUND, _MARKS = "superseded.pages", "superseded.found", "superseded.rows"  # no source has a dot in its name
+_PAGE = np.dtype([("key", "<u8"), ("version", "<u4"), ("row", "<u8")])
+"""A document: the hash of its URL, the version that encoded it, and its number among all documents of the shards."""
+_RANGE_ROWS = 1 << 22
+"""About the most documents that a task compares: 84 MB."""
 
 
 class Origin(Config):
@@ -59,27 +69,6 @@ def versions_in(origins: Origins) -> int:
     return max(map(version_of, origins), default=0)
 
 
-@dataclass(frozen=True)
-class EncodedDocuments:
-    """The documents in accumulated shards. Picklable.
-
-    Args:
-        folder: folder of the shards.
-        parts: names of their parts of documents.
-    """
-
-    folder: ArtifactFolder
-    parts: tuple[str, ...]
-
-    def contain(self, ids: Sequence[str]) -> NDArray[np.bool_]:
-        """Returns which documents, by ids of 32 hex digits, the shards have, shape (ids,); reads one part at a time."""
-        wanted = np.frombuffer(bytes.fromhex("".join(ids)), "V16")
-        found = np.zeros(len(wanted), bool)
-        for part in self.parts:
-            found |= np.isin(wanted, np.fromfile(self.folder.local(table_path(part)), DOCUMENT)["uid"])
-        return found
-
-
 def write_origins(part: Part, origins: Origins) -> None:
     """Writes FILE."""
     content = {name: origin.model_dump() for name, origin in origins.items()}
@@ -105,27 +94,88 @@ def read_origins(shards: Artifact) -> dict[str, Origin]:
     return {name: Origin.model_validate(origin) for name, origin in json.loads(shards.read(FILE)).items()}
 
 
-def superseded_rows(shards: Artifact) -> dict[str, NDArray[np.int64]]:
+def superseded_rows(shards: Artifact, output: Output, engine: Engine) -> dict[str, NDArray[np.int64]]:
     """Returns the rows whose URL a later version has encoded again, by shard, ascending.
 
-    A page that has changed is a new document; the earlier one is no longer trained on.
+    A page that has changed is a new document; the earlier one is no longer trained on. Workers compare hashes of URLs
+    range by range (`tasks.core.row_marks`), in parts that are left out of the artifact.
+
+    Args:
+        shards: artifact of the stage encode.
+        output: the artifact being written.
+        engine: runs the tasks.
     """
     if not accumulates(shards):
         return {}
-    index = DocumentIndex(shards)
-    keys = [np.array(hashes64("url:", table.column("url").to_pylist()), np.uint64) for table in index.entries()]
-    is_old = _is_superseded(keys, [version_of(part) for part in index.parts])
-    tables = [table.filter(pa.array(old)) for table, old in zip(index.entries(), is_old, strict=True)]
-    return rows_by_shard(pa.concat_tables(tables)) if tables else {}
+    parts = [part for part in shards.parts if any(file.path == table_path(part.name) for file in part.files)]
+    specs = [
+        PartSpec(name, shards.limited_to([part]))
+        for name, part in zip(range_names(_PAGES, len(parts)), parts, strict=True)
+    ]
+    records = output.map_parts(engine, _write_pages, specs, conserved=False)
+    total = sum(record.rows_in for record in records)
+    ranges = RowRanges(total, range_count(total, _RANGE_ROWS))
+    names = range_names(_FOUND, ranges.count)
+    compare = RangeMerge(f"{_PAGES}-merge", _PAGE, _read_pages, partial(_write_superseded, ranges))
+    found = merge_ranges(compare, output, engine, sources_of(records), names, _RANGE_ROWS)
+    merge_marks(_MARKS, ranges, output, engine, found, _RANGE_ROWS)
+    marks, first = [], 0
+    for record in records:
+        marks.append(RowMarks(output.folder, _MARKS, ranges, first, first + record.rows_in))
+        first += record.rows_in
+    rows = _rows_by_shard(shards, [part.name for part in parts], marks)
+    passes = tuple(f"{name}-" for name in (_PAGES, _FOUND, _MARKS))
+    output.leave_out([name for name in output.committed if name.startswith(passes)])
+    return rows
 
 
-def _is_superseded(keys: Sequence[NDArray[np.uint64]], versions: Sequence[int]) -> list[NDArray[np.bool_]]:
-    """Returns a mask for each array of keys: those that an array of a later version has, too."""
-    sizes = [len(of_part) for of_part in keys]
-    flat, version = np.concatenate([*keys, np.empty(0, np.uint64)]), np.repeat(versions, sizes)
-    order = np.lexsort((version, flat))
-    is_last = np.append(flat[order][1:] != flat[order][:-1], True)[: len(flat)]
-    newest = version[order][is_last][np.cumsum(is_last) - is_last]
-    old = np.empty(len(flat), bool)
-    old[order] = version[order] < newest
-    return np.split(old, np.cumsum(sizes)[:-1]) if sizes else []
+def _write_pages(part: Part, shards: Artifact) -> None:
+    (record,) = shards.parts
+    urls = read_urls(shards, record.name)
+    pages = np.empty(len(urls), _PAGE)
+    pages["key"] = hashes64("url:", urls)
+    pages["version"], pages["row"] = version_of(record.name), np.arange(len(urls))
+    part.count_in(len(urls))
+    part.write(marks_path(_PAGES, part.name), pages[np.argsort(pages["key"])].tobytes(), rows=len(pages))
+
+
+def _read_pages(folder: ArtifactFolder, source: Source) -> NDArray[np.void]:
+    pages = np.frombuffer(folder.read(source.path), _PAGE).copy()
+    pages["row"] += np.uint64(source.number)
+    return pages
+
+
+def _write_superseded(ranges: RowRanges, part: Part, pages: NDArray[np.void]) -> None:
+    rows = pages["row"][_is_superseded(pages["key"], pages["version"])]
+    marks = np.ones(len(rows), MARK)
+    marks["key"] = ranges.keys(rows)
+    part.write(marks_path(_FOUND, part.name), marks.tobytes(), rows=len(marks))
+
+
+def _is_superseded(keys: NDArray[np.uint64], versions: NDArray[np.uint32]) -> NDArray[np.bool_]:
+    """Returns which keys a later version has, too; all of shape (rows,).
+
+    >>> _is_superseded(np.array([7, 8, 7], np.uint64), np.array([1, 1, 2], np.uint32)).tolist()
+    [True, False, False]
+    """
+    order = np.lexsort((versions, keys))
+    is_last = np.append(keys[order][1:] != keys[order][:-1], True)[: len(keys)]
+    newest = versions[order][is_last][np.cumsum(is_last) - is_last]
+    old = np.empty(len(keys), bool)
+    old[order] = versions[order] < newest
+    return old
+
+
+def _rows_by_shard(shards: Artifact, parts: Sequence[str], marks: Sequence[RowMarks]) -> dict[str, NDArray[np.int64]]:
+    """Returns the marked rows of each shard that has any."""
+    of_part: dict[str, list[IndexedRows]] = defaultdict(list)
+    for shard in indexed_rows(shards).values():
+        of_part[shard.part].append(shard)
+    rows = {}
+    for part, data in zip(parts, concurrently(RowMarks.read, marks), strict=True):
+        is_marked = np.frombuffer(data, np.uint8)
+        for shard in of_part[part]:
+            found = np.flatnonzero(is_marked[shard.first : shard.first + shard.rows])
+            if len(found):
+                rows[shard.shard] = found
+    return dict(sorted(rows.items()))

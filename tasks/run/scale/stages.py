@@ -177,7 +177,7 @@ class Need:
 
 RECORDS = "records of parts"
 LISTED = "WARC files of the input"
-CANDIDATES = "candidates of the sample"
+SAMPLE = "documents of the sample"
 
 
 def _tasks(
@@ -396,12 +396,12 @@ def consolidate(corpus: Corpus) -> Need:
 
 
 def tokenizer(corpus: Corpus) -> Need:
-    """A tokenizer; each part sends the documents that the sample may have to the process of the stage."""
+    """A tokenizer; its process holds the documents of the sample, whose parts are read a second time."""
     parts, text = corpus.parts, corpus.kept * corpus.text_bytes
-    of_a_part = _default(TokenizerConfig, "sample_bytes") / corpus.text_bytes
-    work = _tasks(2 * parts, 1, 0, 2 * text, 0, records=0) + _commit(1, 3)
-    candidates = min(corpus.kept, parts * of_a_part)
-    own = {CANDIDATES: candidates * unit("candidate_memory"), RECORDS: _opened(parts, 9)}
+    in_sample = min(corpus.kept, _default(TokenizerConfig, "sample_bytes") / corpus.text_bytes)
+    again = min(parts, in_sample)
+    work = _tasks(parts + again, 1, 0, text * (1 + again / parts), 0, records=0) + _commit(1, 3)
+    own = {SAMPLE: in_sample * unit("sampled_memory"), RECORDS: _opened(parts, 9)}
     return Need("tokenizer", work, None, own)
 
 

@@ -152,7 +152,7 @@ def _refusal(part: Part, row: InputRow, outcome: Outcome, config: ExtractConfig)
 
 def _rows_to_extract(part_input: PartInput) -> Iterator[InputRow]:
     rows = (row for unit in part_input.units for row in read_unit(unit, part_input.config))
-    reasons = part_input.excluded.reasons() if part_input.excluded else b""
+    reasons = part_input.excluded.read() if part_input.excluded else b""
     for row, reason in zip(rows, chain(reasons, repeat(0)), strict=False):
         yield replace(row, refused=EXCLUDED[reason]) if reason and not row.refused else row
 

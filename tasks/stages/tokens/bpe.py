@@ -9,35 +9,23 @@ source (see `fertility`).
 A text is split into pieces (`tasks.formats.tokens.pieces`), and tokens are learned within them: byte-level byte pair
 encoding, or a unigram vocabulary (`unigram`). Every text can be encoded and decoded without loss, and none has an
 "unknown" token. The same documents and settings give the same bytes of `tokenizer.json` on any number of workers: the
-sample is selected and ordered by a hash of the document's id, and tokens are trained in one thread.
+sample is selected and ordered by a hash of the document's id (`sample`), and tokens are trained in one thread.
 """
 
-import heapq
 import json
 import logging
 import os
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-from numpy.typing import NDArray
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from tasks.core.artifact import Artifact, ArtifactFolder
+from tasks.core.artifact import Artifact
 from tasks.core.digest import sha256_of
 from tasks.core.engine import Engine
-from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
-from tasks.formats.documents.text import hashes64
 from tasks.formats.hooks import Hooks
-from tasks.formats.tokens.components import columns_of, component_weights, group_names, joint_name
-from tasks.formats.tokens.labels import label
 from tasks.formats.tokens.pieces import expression
-from tasks.formats.tokens.shard import column_of, label_values
 from tasks.stages.tokens import TokenizerConfig, token_import, unigram
 from tasks.stages.tokens.encoder import ReferenceEncoder, open_reference
 from tasks.stages.tokens.fertility import (
@@ -49,6 +37,7 @@ from tasks.stages.tokens.fertility import (
     fertility_table,
     pieces_per_word,
 )
+from tasks.stages.tokens.sample import SampledDocument, draw
 from tasks.trainer.interchange.chat_template import FILE as CHAT_TEMPLATE
 
 log = logging.getLogger("sluice.tokens")
@@ -56,16 +45,9 @@ log = logging.getLogger("sluice.tokens")
 VERSION = 3
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
-KEPT = "kept/"
 
 _COSTLY = "times_median/language/"
 """Prefix of the metrics of costly languages."""
-
-# Maximum number of bytes of a document in the sample, so that a single long book does not dominate it.
-_MAX_DOCUMENT_BYTES = 200_000
-
-_RankedDocument = tuple[int, str, str, int]
-"""Hash, id, pool (its component, or "" if all documents are one pool) and UTF-8 bytes of a document."""
 
 
 def external(config: TokenizerConfig) -> dict[str, list[str]]:
@@ -147,107 +129,6 @@ def eos_of(artifact: Artifact, tokenizer: Tokenizer) -> int:
 def digest(artifact: Artifact) -> str:
     """Returns the sha256 of the tokenizer's file, which identifies the tokenizer in shards and models."""
     return sha256_of(artifact.read(TOKENIZER))
-
-
-class SampledDocument(NamedTuple):
-    """One document of the sample."""
-
-    rank: int
-    """Hash of (seed, id)."""
-    language: str
-    source: str
-    text: str
-
-
-def draw(documents: Artifact, engine: Engine, config: TokenizerConfig) -> list[SampledDocument]:
-    """Returns the sample in the order of the hash of (seed, id), up to `sample_bytes`.
-
-    There are two passes: over ids and lengths of all documents, then over the texts of the sample.
-
-    Raises:
-        InputError: there is no text, or none of a source with a weight.
-        RecipeError: a group with a weight has no component that is not named itself.
-    """
-    paths = documents.files(KEPT)
-    ranked: list[list[_RankedDocument]] = [[] for _ in paths]
-    totals: Counter[str] = Counter()
-    for index, (rows, n_bytes) in engine.map(partial(_ranks, documents.folder, config), paths):
-        ranked[index] = rows
-        totals.update(n_bytes)
-    missing = sorted(name for name, weight in config.weights.items() if weight and not _has_text(name, totals))
-    budgets = {} if missing else _budgets(config, totals)
-    ranks: dict[str, int] = {}
-    sizes: dict[str, int] = defaultdict(int)
-    for rank, doc_id, pool, size in heapq.merge(*ranked):
-        if sizes[pool] < budgets.get(pool, 0):
-            ranks[doc_id] = rank
-            sizes[pool] += min(size, _MAX_DOCUMENT_BYTES)
-    if not ranks or missing:
-        missing_text = f'text of the source "{missing[0]}"' if missing else "document with text"
-        raise InputError(f"{documents.address} has no kept {missing_text}", "see its funnel for the reasons")
-    sample: list[SampledDocument] = []
-    for _, texts in engine.map(partial(_texts, documents.folder, ranks), paths):
-        sample.extend(texts)
-    return sorted(sample)
-
-
-def _has_text(name: str, totals: Mapping[str, int]) -> bool:
-    return any(name in group_names(pool) for pool in totals)
-
-
-def _budgets(config: TokenizerConfig, totals: Mapping[str, int]) -> dict[str, float]:
-    """Returns the most bytes of each pool in the sample, from the bytes of all its documents."""
-    if not config.weights and not config.alpha:
-        return {"": config.sample_bytes}
-    if config.weights and all(name in totals for name, weight in config.weights.items() if weight):
-        # No name is that of a group: the weights are not rounded.
-        return {pool: config.sample_bytes * config.weights.get(pool, 0.0) for pool in totals}
-    weights = component_weights(config.weights, totals, config.by, config.alpha, where="[tokenizer] weights")
-    return {pool: config.sample_bytes * weight for pool, weight in weights.items()}
-
-
-def _ranks(
-    documents: ArtifactFolder, config: TokenizerConfig, path: str
-) -> tuple[list[_RankedDocument], dict[str, int]]:
-    """Returns the documents of a part that the sample may have, and the bytes of each pool in it."""
-    names = columns_of(config.by)
-    table = documents.table(path, columns=list(dict.fromkeys(["id", "text", *map(column_of, names)])))
-    sizes = pc.binary_length(table.column("text").cast(pa.large_binary())).to_pylist()
-    ids = table.column("id").to_pylist()
-    pools = [""] * len(ids)
-    if config.weights or config.alpha:
-        labels = [label_values(table.column(column_of(name)).combine_chunks(), name).to_pylist() for name in names]
-        pools = [joint_name(row) for row in zip(*labels, strict=True)]
-    hashes = id_hashes(ids, f"sample/{config.seed}").tolist()
-    # Documents beyond the size of the whole sample cannot be selected.
-    candidates: list[_RankedDocument] = []
-    sampled: dict[str, int] = defaultdict(int)
-    totals: dict[str, int] = defaultdict(int)
-    for row in sorted(row for row in zip(hashes, ids, pools, sizes, strict=True) if row[-1]):
-        pool, size = row[2:]
-        totals[pool] += size
-        if sampled[pool] < config.sample_bytes * config.weights.get(pool, 1.0):
-            candidates.append(row)
-            sampled[pool] += min(size, _MAX_DOCUMENT_BYTES)
-    return candidates, dict(totals)
-
-
-def _texts(documents: ArtifactFolder, ranks: dict[str, int], path: str) -> list[SampledDocument]:
-    columns = ["id", "language", "source", "text"]
-    table = documents.table(path, columns=columns, filters=pc.field("id").isin(list(ranks)))
-    return [
-        SampledDocument(ranks[doc_id], label(language, "language"), source, _beginning(text))
-        for doc_id, language, source, text in zip(*(table.column(name).to_pylist() for name in columns), strict=True)
-    ]
-
-
-def _beginning(text: str) -> str:
-    return text.encode()[:_MAX_DOCUMENT_BYTES].decode(errors="ignore")
-
-
-def id_hashes(doc_ids: Iterable[str], purpose: str) -> NDArray[np.uint64]:
-    """Returns a uniform 64-bit hash of each document's id and a purpose, shape (ids,)."""
-    return np.array(hashes64(f"{purpose}/", doc_ids), np.uint64)
 
 
 def train(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:

@@ -16,6 +16,7 @@ The end-of-text token is appended to every document, so that plans refer to stor
 ends of texts. It counts in n_tokens but not in n_bytes.
 """
 
+import heapq
 import itertools
 import json
 import logging
@@ -23,7 +24,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -34,20 +35,16 @@ from tasks.core import parquet, ranges
 from tasks.core.artifact import Artifact, ArtifactFolder, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
+from tasks.core.remote import concurrently
+from tasks.core.row_marks import RowMarks
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.documents import key_index
 from tasks.formats.documents.document import heldout_draws
+from tasks.formats.documents.key_index import MergedKeys
 from tasks.formats.hooks import Hooks
 from tasks.formats.tokens.index import IndexedShard, write_index
 from tasks.formats.tokens.labels import label
-from tasks.formats.tokens.origins import (
-    EncodedDocuments,
-    Origin,
-    part_name,
-    read_origins,
-    versions_in,
-    write_origins,
-)
+from tasks.formats.tokens.origins import Origin, part_name, read_origins, versions_in, write_origins
 from tasks.formats.tokens.shard import FOLDER as SHARDS
 from tasks.formats.tokens.shard import (
     HELDOUT,
@@ -61,9 +58,9 @@ from tasks.formats.tokens.shard import (
     shard_name,
     write_shard,
 )
-from tasks.stages.tokens import EncodeConfig, token_import
-from tasks.stages.tokens.bpe import KEPT, TOKENIZER, digest, eos_of, id_hashes, load
-from tasks.stages.tokens.encoder import open_encoder
+from tasks.stages.tokens import EncodeConfig, known, token_import
+from tasks.stages.tokens.bpe import TOKENIZER, digest, eos_of, load
+from tasks.stages.tokens.encoder import SLOW, open_encoder
 from tasks.stages.tokens.fertility import (
     FERTILITY,
     FERTILITY_FOLDER,
@@ -71,12 +68,15 @@ from tasks.stages.tokens.fertility import (
     fertility_metrics,
     fertility_table,
 )
+from tasks.stages.tokens.sample import KEPT, id_hashes
 from tasks.stages.tokens.token_import import TokenSource
 
 log = logging.getLogger("sluice.tokens")
 
 VERSION = 6
 _SUMMARY = "summary"  # sorts after the parts
+_SLOW_PARTS = "slow_parts"
+"""Metric, by reason (`encoder.SLOW`): parts that the reference has encoded."""
 _COLUMNS = ["id", "url", "source", "text", "language"]
 
 _PIECE_BYTES = 16 << 20
@@ -104,13 +104,26 @@ class _EncodeJob:
     heldout_below: dict[str, int]
     heldout_share: int
     """The same limit for a source without documents."""
-    earlier: EncodedDocuments | None
-    """The documents of the version before, which are not encoded again."""
+
+
+class _NewPart(NamedTuple):
+    """A part of documents or of a token file: the number in the names of its shards, and what it is made from."""
+
+    number: int
+    source: str | TokenSource
+    """The path of the documents, or the file."""
+    known: RowMarks | None = None
+    """The documents that the version before has; None if there is none."""
+
+    def is_new(self) -> NDArray[np.bool_] | None:
+        """Returns which documents no earlier version has, shape (documents,); None if there is no earlier version."""
+        return np.frombuffer(self.known.read(), np.uint8) == 0 if self.known else None
 
 
 def run(config: EncodeConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
     """Encodes every kept document; raises InputError if there is none."""
     documents, artifact = inputs["documents"], inputs["tokenizer"]
+    _check_columns(documents, config.columns)
     earlier = inputs.get("earlier")
     origins = read_origins(earlier) if earlier else {}
     carried = [record for record in earlier.parts if record.name in origins] if earlier else []
@@ -123,7 +136,6 @@ def run(config: EncodeConfig, inputs: Inputs, output: Output, engine: Engine) ->
         columns=config.columns,
         heldout_below=thresholds(documents, documents.files(KEPT), engine, config),
         heldout_share=round(config.heldout_share * 2**64),
-        earlier=EncodedDocuments(earlier.folder, tuple(sorted(origins))) if earlier else None,
     )
     to_encode, to_import = _new_parts(config, documents, _first_number(carried))
     if config.accumulate:
@@ -133,33 +145,37 @@ def run(config: EncodeConfig, inputs: Inputs, output: Output, engine: Engine) ->
         to_encode, to_import = (
             [replace(spec, name=part_name(version, spec.name)) for spec in specs] for specs in (to_encode, to_import)
         )
+    keys = MergedKeys.of(earlier) if earlier else None
+    if keys:
+        to_encode, to_import = _without_known(job, keys, to_encode, to_import, output, engine)
     records = output.map_parts(engine, partial(_encode_part, job), to_encode)
     records += output.map_parts(engine, partial(_import_part, job), to_import)
     if earlier:
         to_carry = [PartSpec(record.name, record) for record in carried]
         records += output.map_parts(engine, partial(_carry_part, earlier.folder), to_carry)
-    return _report(job, records, origins, output, engine)
+        known.leave_out(output)
+    by_name = sorted(records, key=lambda record: record.name)
+    report = _report(job, by_name, origins, output)
+    key_index.merge(output, engine, by_name, keys)
+    return report
 
 
-def _report(
-    job: _EncodeJob, records: Sequence[PartRecord], origins: Mapping[str, Origin], output: Output, engine: Engine
-) -> Report:
-    """Writes the indexes and tables of all parts, and returns the sums of their metrics."""
+def _report(job: _EncodeJob, records: Sequence[PartRecord], origins: Mapping[str, Origin], output: Output) -> Report:
+    """Writes the tables of all parts, and returns the sums of their metrics."""
     totals: dict[str, float] = defaultdict(float)
     for record in records:
         for name, value in record.metrics.items():
             totals[name] += value
     if not totals.get("tokens"):
         raise InputError(f"{job.documents.address} has no kept document to encode", "see its funnel for the reasons")
-    by_name = sorted(records, key=lambda record: record.name)
-    key_index.merge(output, engine, by_name)
-    table = _fertility(output, [record.name for record in by_name], origins)
+    table = _fertility(output, [record.name for record in records], origins)
     for source in sorted(job.heldout_below):
         if not totals.get(f"tokens/{source}/{HELDOUT}"):
             log.warning('the source "%s" has no held-out document: its bits per byte cannot be measured', source)
     note = f"{totals['tokens']:,.0f} tokens, {totals['bytes'] / totals['tokens']:.2f} bytes per token"
-    if reason := open_encoder(job.tokenizer.read(TOKENIZER).decode()).slow_because:
-        note += f"; encoded by tokenizers, at a tenth of the speed or less: {reason}"
+    for reason, words in SLOW.items():
+        if slow := totals.get(f"{_SLOW_PARTS}/{reason}"):
+            note += f"; {slow:,.0f} parts encoded by tokenizers, at a tenth of the speed or less: {words}"
     return Report(metrics=dict(sorted((totals | fertility_metrics(table)).items())), note=note)
 
 
@@ -176,6 +192,19 @@ def external(config: EncodeConfig) -> dict[str, list[str]]:
 HOOKS = Hooks(external=external)
 
 
+def _check_columns(documents: Artifact, columns: Sequence[str]) -> None:
+    """Raises InputError if the documents, by their first part, do not have a column of labels."""
+    for path in documents.files(KEPT)[:1]:
+        with documents.open(path) as file:
+            present = parquet.schema(file).names
+        for column in map(column_of, columns):
+            if column not in present:
+                raise InputError(
+                    f"[encode] columns: the documents {documents.address} have no column {column}",
+                    f"remove it from the recipe, or name one of {', '.join(sorted(present))}",
+                )
+
+
 def _first_number(carried: Sequence[PartRecord]) -> int:
     """Returns the number after those of the shards of some parts."""
     shards = [file.path for record in carried for file in record.files if file.path.startswith(f"{SHARDS}/")]
@@ -186,15 +215,44 @@ def _new_parts(config: EncodeConfig, documents: Artifact, first: int) -> tuple[l
     """Returns the parts of documents and of token files, which have the numbers from `first` on in this order."""
     paths, files = documents.files(KEPT), token_import.find_files(config)
     names = [path.removeprefix(KEPT).removesuffix(".parquet") for path in paths]
-    encoded = [PartSpec(name, (first + at, path)) for at, (name, path) in enumerate(zip(names, paths, strict=True))]
+    encoded = [
+        PartSpec(name, _NewPart(first + at, path)) for at, (name, path) in enumerate(zip(names, paths, strict=True))
+    ]
     name, first = f"tokens-{{:05d}}-of-{len(files):05d}", first + len(paths)
-    return encoded, [PartSpec(name.format(at), (first + at, file)) for at, file in enumerate(files)]
+    return encoded, [PartSpec(name.format(at), _NewPart(first + at, file)) for at, file in enumerate(files)]
+
+
+def _without_known(
+    job: _EncodeJob,
+    earlier: MergedKeys,
+    to_encode: Sequence[PartSpec],
+    to_import: Sequence[PartSpec],
+    output: Output,
+    engine: Engine,
+) -> tuple[list[PartSpec], list[PartSpec]]:
+    """Returns the parts with the documents that the version before has, which are not encoded again."""
+    specs = [*to_encode, *to_import]
+    marks = known.find_known(earlier, partial(_names, job), [spec.payload.source for spec in specs], output, engine)
+    marked = [
+        replace(spec, payload=spec.payload._replace(known=of_part)) for spec, of_part in zip(specs, marks, strict=True)
+    ]
+    return marked[: len(to_encode)], marked[len(to_encode) :]
+
+
+def _names(job: _EncodeJob, source: str | TokenSource) -> known.Names:
+    """Returns ids and URLs of the documents of a part."""
+    if isinstance(source, str):
+        table = job.documents.table(source, ["id", "url"])
+        return table.column("id").to_pylist(), table.column("url").to_pylist()
+    rows = list(token_import.names(source))
+    return [uid.hex() for uid, _ in rows], [url for _, url in rows]
 
 
 def _fertility(output: Output, parts: Sequence[str], origins: Mapping[str, Origin]) -> dict[str, Any]:
     """Sums the counts of all parts, and writes the table and, if there are any, the origins of the parts."""
     folder = output.folder
-    table = fertility_table(json.loads(folder.read(f"{FERTILITY_FOLDER}/{name}.json")) for name in parts)
+    paths = [f"{FERTILITY_FOLDER}/{name}.json" for name in parts]
+    table = fertility_table(map(json.loads, concurrently(folder.read, paths)))
     if _SUMMARY not in output.committed:
         with output.part(_SUMMARY, conserved=False) as part:
             part.write(FERTILITY, json.dumps(table, indent=2, sort_keys=True).encode() + b"\n")
@@ -214,11 +272,11 @@ def thresholds(documents: Artifact, paths: list[str], engine: Engine, config: En
     for _, by_source in engine.map(partial(_lowest, documents.folder, config.heldout_min), paths):
         for source, (count, lowest) in by_source.items():
             counts[source] += count
-            hashes[source].extend(lowest)
+            hashes[source] = heapq.nsmallest(config.heldout_min, [*hashes[source], *lowest])
     below = {}
     for source in sorted(counts):
         minimum = min(config.heldout_min, counts[source] // 10)
-        limit = sorted(hashes[source])[minimum - 1] + 1 if minimum else 0
+        limit = hashes[source][minimum - 1] + 1 if minimum else 0
         below[source] = max(limit, round(config.heldout_share * 2**64))
     return below
 
@@ -241,19 +299,18 @@ def _carry_part(earlier: ArtifactFolder, part: Part, record: PartRecord) -> None
     part.carry(earlier, record)
 
 
-def _import_part(job: _EncodeJob, part: Part, payload: tuple[int, TokenSource]) -> None:
+def _import_part(job: _EncodeJob, part: Part, new: _NewPart) -> None:
     """Copies the documents of a token file; their labels are unknown."""
-    index, token_source = payload
+    token_source, is_new = cast(TokenSource, new.source), new.is_new()
     below = job.heldout_below.get(token_source.source, job.heldout_share)
-    writer = ShardWriter(part, index, job.format, job.columns, job.shard_tokens)
+    writer = ShardWriter(part, new.number, job.format, job.columns, job.shard_tokens)
     rows = token_import.documents(token_source, job.format, job.tokenizer.read(TOKENIZER).decode())
     while several := list(itertools.islice(rows, _IMPORTED_TOGETHER)):
         documents, tokens, n_bytes = zip(*several, strict=True)
-        part.count_in(len(documents))
         unknown = [label(None, "")] * len(documents)
         uids, urls = [document.uid for document in documents], [document.url for document in documents]
         table = documents_table(uids, urls, tokens, n_bytes, dict.fromkeys(job.columns, unknown))
-        table = _new(job, part, [uid.hex() for uid in uids], table)
+        table = _new(part, table, None if is_new is None else is_new[part.rows_in :][: len(documents)])
         is_heldout = pa.array(
             [draw < below for draw in heldout_draws(uid.hex() for uid in table.column("doc_uid").to_pylist())],
             pa.bool_(),
@@ -264,27 +321,27 @@ def _import_part(job: _EncodeJob, part: Part, payload: tuple[int, TokenSource]) 
     part.write(f"{FERTILITY_FOLDER}/{part.name}.json", json.dumps(FertilityCounts().record(), sort_keys=True).encode())
 
 
-def _new(job: _EncodeJob, part: Part, ids: list[str], table: pa.Table) -> pa.Table:
-    """Returns the rows whose documents, given by their ids, no earlier version has encoded; counts the others."""
-    if job.earlier is None:
-        return table
-    is_known = job.earlier.contain(ids)
-    if known := int(is_known.sum()):
-        part.reject("encoded_before", known)
-    return table.filter(pa.array(~is_known))
-
-
-def _encode_part(job: _EncodeJob, part: Part, payload: tuple[int, str]) -> None:
-    """Encodes the documents of a part."""
-    index, path = payload
-    table = _read(job, path)
+def _new(part: Part, table: pa.Table, is_new: NDArray[np.bool_] | None) -> pa.Table:
+    """Returns the rows whose documents no earlier version has encoded; counts all, and the others as rejected."""
     part.count_in(table.num_rows)
-    table = _new(job, part, table.column("id").to_pylist(), table)
+    if is_new is None:
+        return table
+    if count := int(np.count_nonzero(~is_new)):
+        part.reject("encoded_before", count)
+    return table.filter(pa.array(is_new))
+
+
+def _encode_part(job: _EncodeJob, part: Part, new: _NewPart) -> None:
+    """Encodes the documents of a part."""
+    table = _new(part, _read(job, cast(str, new.source)), new.is_new())
     encoder = open_encoder(job.tokenizer.read(TOKENIZER).decode())
     sample = _Sample.of(table)
     texts = table.column("text")
     encoder.check(texts.take(pa.array(sample.verified, pa.int64())).combine_chunks())
-    writer, counts, first = ShardWriter(part, index, job.format, job.columns, job.shard_tokens), FertilityCounts(), 0
+    if encoder.slow_because:
+        part.metric(f"{_SLOW_PARTS}/{encoder.slow_because}", 1)
+    writer = ShardWriter(part, new.number, job.format, job.columns, job.shard_tokens)
+    counts, first = FertilityCounts(), 0
     for piece in _pieces(table):
         tokens = encoder.encode(piece.column("text"))
         for (source, split), documents in _grouped(job, piece, tokens):
@@ -299,11 +356,9 @@ def _encode_part(job: _EncodeJob, part: Part, payload: tuple[int, str]) -> None:
 
 
 def _read(job: _EncodeJob, path: str) -> pa.Table:
-    """Returns `_COLUMNS` of the documents of a part, and the labels as columns `@<name>`; raises InputError."""
+    """Returns `_COLUMNS` of the documents of a part, and the labels as columns `@<name>`."""
     label_columns = {name: column_of(name) for name in job.columns}
     with parquet.open_file(job.documents.local(path)) as file:
-        for column in sorted({*label_columns.values()} - {*file.schema_arrow.names}):
-            raise InputError(f"[encode] columns: the documents have no column {column}", "remove it from the recipe")
         table = file.read(columns=list(dict.fromkeys([*_COLUMNS, *label_columns.values()])))
     documents = table.select(_COLUMNS)
     for name, column in label_columns.items():

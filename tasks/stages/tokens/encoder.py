@@ -49,6 +49,14 @@ PROBES = (
 )  # fmt: skip
 
 
+SLOW = {
+    "not_installed": "gigatoken is not installed",
+    "unknown_split": "gigatoken does not know the split or kind of the tokenizer",
+    "other_tokens": "gigatoken gives other tokens",
+}
+"""Reasons why texts are encoded by the reference."""
+
+
 class Encoder(Protocol):
     """Interface of the encoders."""
 
@@ -140,14 +148,14 @@ class VerifiedEncoder:
     Args:
         fast: the encoder to use as long as it equals the reference.
         reference: the reference encoder.
-        slow_because: why `fast` is the reference, although the fast encoder is installed; otherwise "".
+        slow_because: why `fast` is the reference, a key of SLOW; "" if it is not.
     """
 
     def __init__(self, fast: Encoder, reference: ReferenceEncoder, slow_because: str = "") -> None:
         self._fast: Encoder | None = fast
         self._reference = reference
         self.slow_because = slow_because
-        """Why the installed fast encoder is not in use; "" if it is, or is not installed."""
+        """Why the fast encoder is not in use, a key of SLOW; "" if it is."""
         self.check(pa.array(PROBES))
 
     @property
@@ -168,7 +176,7 @@ class VerifiedEncoder:
         if not actual.equals(expected):
             text = next(text for text, *both in zip(probes, actual, expected, strict=True) if both[0] != both[1])
             log.warning("the fast encoder differs from tokenizers on %r...: it is not used any more", text.as_py()[:60])
-            self._fast, self.slow_because = None, "gigatoken gives other tokens"
+            self._fast, self.slow_because = None, "other_tokens"
 
 
 @lru_cache(maxsize=2)
@@ -184,7 +192,7 @@ def open_encoder(tokenizer_json: str) -> VerifiedEncoder:
     try:
         return VerifiedEncoder(GigatokenEncoder(tokenizer_json, reference), reference)
     except ImportError:
-        return VerifiedEncoder(reference, reference)
+        return VerifiedEncoder(reference, reference, "not_installed")
     except Exception as error:  # a split or a kind of tokenizer that it does not know; the reference reads all
         log.info("gigatoken cannot read this tokenizer (%s): tokenizers is used", error)
-        return VerifiedEncoder(reference, reference, "gigatoken does not know its split or kind")
+        return VerifiedEncoder(reference, reference, "unknown_split")

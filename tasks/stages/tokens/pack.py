@@ -174,7 +174,7 @@ def run(config: PackConfig, inputs: Inputs, output: Output, engine: Engine) -> R
     specs = [PartSpec(f"{job.source}-{job.number:05d}", job) for job in jobs]
     left_out = {
         TAKEDOWN: withheld_rows(artifact, tombstones_of(inputs)),
-        SUPERSEDED: superseded_rows(artifact),
+        SUPERSEDED: superseded_rows(artifact, output, engine),
     }
     records = output.map_parts(engine, partial(_pack, config, left_out, _repeats(config, inputs)), specs)
     metrics = {record.name: {name: int(value) for name, value in record.metrics.items()} for record in records}

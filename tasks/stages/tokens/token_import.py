@@ -59,6 +59,12 @@ def find_files(config: EncodeConfig) -> list[TokenSource]:
     return sources
 
 
+def names(source: TokenSource) -> Iterator[tuple[bytes, str]]:
+    """Yields id and URL of the documents of a file, in the order of `documents`; raises InputError."""
+    for row in token_files.read(source.file, source.source, source.column):
+        yield row.uid, row.url
+
+
 def documents(source: TokenSource, fmt: TokenFormat, tokenizer_json: str) -> Iterator[ImportedDocument]:
     """Yields the documents of a file.
 

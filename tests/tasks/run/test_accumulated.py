@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.engine import Engine
 from tasks.core.errors import InputError, RecipeError
+from tasks.core.stage import Output
 from tasks.core.store import Store
+from tasks.formats.tokens import origins
 from tasks.formats.tokens.index import DocumentIndex
 from tasks.formats.tokens.origins import superseded_rows
 from tasks.formats.tokens.shard import ShardSet
@@ -107,9 +110,15 @@ def test_a_document_of_an_earlier_version_is_traced_to_its_capture_and_the_new_s
     assert read > 12  # more documents than one version has
 
 
-def test_the_earlier_documents_of_changed_files_are_not_trained_on(grown: Recipe) -> None:
+@pytest.mark.parametrize("range_rows", [1 << 22, 7])
+def test_the_earlier_documents_of_changed_files_are_not_trained_on(
+    grown: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, range_rows: int
+) -> None:
+    monkeypatch.setattr(origins, "_RANGE_ROWS", range_rows)
     before, after = (artifact(grown, "shards", version) for version in ("2", "3"))
-    rows = superseded_rows(after)
+    output = Output(Store(str(tmp_path)), ArtifactId("test/plan", "3"), "by-hand")
+    rows = superseded_rows(after, output, Engine())
+    assert not output.committed
     assert sum(map(len, rows.values())) == CHANGED
     for number in range(CHANGED):
         url = f"file://books/2-{number}.txt"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -20,9 +21,9 @@ from tasks.core.config import Config
 from tasks.core.engine import Engine
 from tasks.core.manifest import Parts
 from tasks.core.part import PartSpec, part_names
+from tasks.core.row_marks import MARK
 from tasks.core.stage import Inputs, Output, Report
 from tasks.core.store import Store
-from tasks.formats.documents.document import document_id
 from tasks.formats.warc.archive import MANIFEST, MANIFEST_SCHEMA
 from tasks.run import shell
 from tasks.run.scale import stages as scale_stages
@@ -35,6 +36,8 @@ from tasks.stages.extract.first_pass.exclusions import PartInput, exclude_rows
 from tasks.stages.extract.first_pass.identity import Identity
 from tasks.stages.extract.partitioning import arrange
 from tasks.stages.extract.sources import InputUnit, input_units
+from tasks.stages.tokens import TokenizerConfig
+from tasks.stages.tokens.sample import _CANDIDATE, _Candidates
 
 ROOT = Path(__file__).parents[3]
 PARTS = 1000
@@ -209,7 +212,7 @@ def test_the_first_pass_of_extract_costs_the_planned_tasks_requests_and_bytes(
     for name in ("_GROUP_WEIGHT", "_FILE_WEIGHT", "_INDEXED_WEIGHT"):
         assert getattr(exclusions, name) == getattr(scale_stages, name)
     monkeypatch.setattr(scale_stages, "_GROUP_WEIGHT", 1)
-    assert exclusions._EXCLUSION.itemsize == scale_stages._EXCLUSION_BYTES
+    assert MARK.itemsize == scale_stages._EXCLUSION_BYTES
 
     run = FirstPass(store := Store(str(tmp_path)), files, rows, 100, monkeypatch)
     run.list_units()
@@ -217,7 +220,7 @@ def test_the_first_pass_of_extract_costs_the_planned_tasks_requests_and_bytes(
     for name in ("read", "read_range"):
         count_reads(name, got, monkeypatch)
     found = run.find()[2]
-    assert [len(spec.payload.excluded.reasons()) for spec in found] == [rows] * files  # type: ignore[attr-defined]
+    assert [len(spec.payload.excluded.read()) for spec in found] == [rows] * files  # type: ignore[attr-defined]
     written = store.sizes("crawl/web/extracted/2026-11")
     planned = first_pass(Corpus(files * rows, 1, 1, 1, 1, 1))
     assert run.tasks == planned.parts
@@ -240,11 +243,21 @@ def count_reads(name: str, got: list[int], monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(Store, name, noted)
 
 
-def test_candidates_take_the_planned_memory() -> None:
-    rows = 100_000
-    ids = [document_id(f"https://a.example/{number}", "sha1:") for number in range(rows)]
-    _, candidates = peak(lambda: [((1 << 62) + row, ids[row].encode().decode(), "", 3000 + row) for row in range(rows)])
-    assert candidates / rows == pytest.approx(unit("candidate_memory"), rel=0.1)
+def test_the_sample_takes_the_planned_memory_however_many_documents_there_are() -> None:
+    in_sample, in_part = 10_000, 2_500
+    config = TokenizerConfig(sample_bytes=100 * in_sample)
+
+    def drawn(parts: int) -> _Candidates:
+        found = _Candidates(config)
+        for part in range(parts):
+            rows = np.zeros(in_part, _CANDIDATE)
+            rows["rank"], rows["bytes"] = np.random.default_rng(part).integers(0, 2**64, in_part, np.uint64), 100
+            found.add(part, {"": rows}, {"": 100 * in_part})
+        assert len(found.of("")) == in_sample
+        return found
+
+    peaks = [peak(functools.partial(drawn, parts))[0] / in_sample for parts in (16, 32, 64, 128)]
+    assert max(peaks) == pytest.approx(unit("sampled_memory"), rel=0.1), peaks
 
 
 def stages(pages: float, **options: float) -> dict[str, Row]:
@@ -257,15 +270,18 @@ def test_twice_the_pages_cost_twice_the_work_except_where_parts_meet_buckets() -
         more = twice[name]
         if row.need.cpu_s is not None:
             assert more.need.cpu_s == pytest.approx(2 * row.need.cpu_s, rel=0.01), name
-        if name not in ("dedup", "consolidate", "update"):
+        # The parts that the sample of the tokenizer is read from do not grow.
+        if name not in ("dedup", "consolidate", "update", "tokenizer"):
             for figure in ("put", "get", "head", "read", "written"):
                 before, after = (getattr(one.need.work, figure) for one in (row, more))
                 assert (before is None) == (after is None), (name, figure)
                 # The merge of keys has as many levels at both sizes.
                 assert before is None or after == pytest.approx(2 * before, rel=0.03, abs=2), (name, figure)
         # With twice the partitions, the process of one has as much as before.
-        for cause, memory in row.need.own.items() if name not in ("fetch", "update") else ():
+        for cause, memory in row.need.own.items() if name not in ("fetch", "update", "tokenizer") else ():
             assert more.need.own[cause] == pytest.approx(2 * memory, rel=0.02), (name, cause)
+    sample = "documents of the sample"
+    assert once["tokenizer"].need.own[sample] == twice["tokenizer"].need.own[sample]
     for name in ("dedup", "consolidate"):
         before, after = (rows[name].need.work.head for rows in (once, twice))
         assert before
@@ -274,19 +290,18 @@ def test_twice_the_pages_cost_twice_the_work_except_where_parts_meet_buckets() -
 
 
 def test_a_corpus_that_does_not_fit_names_the_stage_the_cause_and_the_limit() -> None:
-    fits, fails = plan_corpus(1e8), plan_corpus(1e10)
+    fits = plan_corpus(1e10)
     assert fits.first is None
     assert "every stage fits into 64 GB a process" in fits.text()
+    largest = max(fits.rows, key=lambda row: row.own)
+    cause = max(largest.need.own, key=lambda name: largest.need.own[name])
+    limit = 0.99 * largest.own / 1e9
+    fails = plan_corpus(1e10, part_mb=fits.corpus.part_bytes / 1e6, memory_gb=limit)
     assert fails.first
-    assert fails.first.need.stage == "tokenizer"
-    for words in ("tokenizer does not fit", "the limit is 64 GB", "600 GB are candidates of the sample"):
+    assert fails.first.need.stage == largest.need.stage
+    for words in (f"{largest.need.stage} does not fit", f"the limit is {limit:.3g} GB", f"GB are {cause}"):
         assert words in fails.text()
-    row = stages(1e9)["tokenizer"]
-    most = 1e9 * 64e9 / row.own
-    assert plan_corpus(0.99 * most).first is None
-    failed = plan_corpus(1.01 * most).first
-    assert failed
-    assert failed.need.stage == "tokenizer"
+    assert "9.9 G pages would fit" in fails.text()
 
 
 def test_parts_grow_until_their_records_fit_and_a_given_size_is_used() -> None:

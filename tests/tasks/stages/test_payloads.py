@@ -35,8 +35,8 @@ from tasks.stages.paragraphs.passes import mark_part
 from tasks.stages.perplexity import PerplexityConfig, ReferenceText
 from tasks.stages.perplexity.stage import sample_crawl
 from tasks.stages.tokens import EncodeConfig, PackConfig, TokenizerConfig, pack
-from tasks.stages.tokens.bpe import draw
 from tasks.stages.tokens.encode import thresholds
+from tasks.stages.tokens.sample import draw
 
 FEW, MANY = 10, 1000
 MOST_BYTES = 4096

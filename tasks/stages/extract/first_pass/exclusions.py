@@ -21,7 +21,17 @@ from numpy.typing import NDArray
 
 from tasks.core.artifact import ArtifactFolder, PartRecord
 from tasks.core.engine import Engine
-from tasks.core.range_merge import RangeMerge, Source, merge_ranges, range_begin, range_count
+from tasks.core.range_merge import RangeMerge, Source, merge_ranges, range_count
+from tasks.core.row_marks import (
+    MARK,
+    RowMarks,
+    RowRanges,
+    marks_path,
+    merge_marks,
+    range_names,
+    sources_of,
+    write_marks,
+)
 from tasks.core.stage import Output, Part, PartSpec, group_by_size
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.extract.first_pass.identity import IDENTITY, NO_IDENTITY, SEVERAL_ROWS, unit_identities
@@ -32,8 +42,6 @@ EXCLUDED = ("", "duplicate_capture", "rendered")
 """Reasons why a row gives no document because of other rows; "" for none."""
 
 _IDENTITIES, _EXCLUSIONS, _EXCLUDED = "identities", "exclusions", "excluded"
-_EXCLUSION = np.dtype([("key", "<u8"), ("reason", "u1")])
-"""One excluded row. `key`: its number times `_step`. `reason`: index in EXCLUDED."""
 
 _RANGE_ROWS = 1 << 22
 """About the most rows of a range. Their identities have 172 MB, which a task sorts with twice as much memory."""
@@ -44,49 +52,18 @@ _FILE_WEIGHT, _INDEXED_WEIGHT = 1_000_000, 1_000
 
 
 @dataclass(frozen=True)
-class ExcludedRows:
-    """The excluded rows of one part. Picklable, of constant size.
-
-    Attributes:
-        folder: the artifact being written.
-        total: number of rows of all parts.
-        ranges: number of ranges of rows.
-        first: number of the first row of the part.
-        end: end of its rows, exclusive.
-    """
-
-    folder: ArtifactFolder
-    total: int
-    ranges: int
-    first: int
-    end: int
-
-    def reasons(self) -> bytes:
-        """Returns the reason of each row of the part, as index in EXCLUDED."""
-        if self.first == self.end:
-            return b""
-        first, last = (row * _step(self.total) * self.ranges >> 64 for row in (self.first, self.end - 1))
-        return b"".join(map(self._read, range(first, last + 1)))
-
-    def _read(self, number: int) -> bytes:
-        begin, end = _rows_of(number, self.ranges, self.total)
-        path = f"{self.folder.path}/{_path(_EXCLUDED, _names(_EXCLUDED, self.ranges)[number])}"
-        return self.folder.store.read_range(path, max(self.first, begin) - begin, min(self.end, end) - begin)
-
-
-@dataclass(frozen=True)
 class PartInput:
     """Input of one part.
 
     Attributes:
         config: settings of the stage.
         units: input units of the part.
-        excluded: its rows that give no document because of other rows; None if it cannot have any.
+        excluded: the reason of each row, as index in EXCLUDED; None if no row can have one.
     """
 
     config: ExtractConfig
     units: tuple[InputUnit, ...]
-    excluded: ExcludedRows | None = None
+    excluded: RowMarks | None = None
 
 
 _Group = tuple[tuple[int, PartInput], ...]
@@ -108,12 +85,14 @@ def exclude_rows(
     records = output.map_parts(engine, partial(work, quick), groups, conserved=False)
     check_row_counts(_row_counts(groups, records), units)
     total = sum(record.rows_in for record in records)
-    ranges = _merge(records, total, output, engine) if len(groups) > 1 else 1
-    excluded, first = dict[int, ExcludedRows](), 0
+    ranges = RowRanges(total, range_count(total, _RANGE_ROWS) if len(groups) > 1 else 1)
+    if len(groups) > 1:
+        _merge(records, ranges, output, engine)
+    excluded, first = dict[int, RowMarks](), 0
     for group, record in zip(groups, records, strict=True):
         for number, _ in group.payload:
             end = first + int(record.metrics[f"part {number}"])
-            excluded[number] = ExcludedRows(output.folder, total, ranges, first, end)
+            excluded[number] = RowMarks(output.folder, _EXCLUDED, ranges, first, end)
             first = end
     return [
         replace(spec, payload=replace(spec.payload, excluded=excluded.get(number))) for number, spec in enumerate(specs)
@@ -131,7 +110,7 @@ def _groups(specs: Sequence[PartSpec]) -> list[PartSpec]:
     weights = [sum(map(_weight, spec.payload.units)) for spec in specs]
     read = [number for number, weight in enumerate(weights) if weight]
     spans = list(group_by_size([weights[number] for number in read], _GROUP_WEIGHT))
-    names = _names(_IDENTITIES if len(spans) > 1 else _EXCLUDED, len(spans))
+    names = range_names(_IDENTITIES if len(spans) > 1 else _EXCLUDED, len(spans))
     return [
         PartSpec(name, tuple((number, specs[number].payload) for number in read[first:end]), specs[read[first]].run)
         for name, (first, end) in zip(names, spans, strict=True)
@@ -145,55 +124,33 @@ def _weight(unit: InputUnit) -> int:
     return _FILE_WEIGHT + unit.weight if unit.source.kind in SEVERAL_ROWS else 0
 
 
-def _merge(records: Sequence[PartRecord], total: int, output: Output, engine: Engine) -> int:
-    """Finds the excluded rows among the identities of several groups; returns the number of ranges of rows."""
-    ranges = range_count(total, _RANGE_ROWS)
-    last = _names(_EXCLUDED, ranges)
-    write = partial(_exclude_in_range, total) if ranges == 1 else partial(_write_exclusions, total)
-    between = last if ranges == 1 else _names(_EXCLUSIONS, ranges)
+def _merge(records: Sequence[PartRecord], ranges: RowRanges, output: Output, engine: Engine) -> None:
+    """Finds the excluded rows among the identities of several groups."""
+    write = partial(_exclude_in_range if ranges.count == 1 else _write_exclusions, ranges)
+    names = range_names(_EXCLUDED if ranges.count == 1 else _EXCLUSIONS, ranges.count)
     compare = RangeMerge(f"{_IDENTITIES}-merge", IDENTITY, _read_identities, write)
-    compared = merge_ranges(compare, output, engine, _sources(records), between, _RANGE_ROWS)
-    if ranges > 1:
-        order = RangeMerge(f"{_EXCLUSIONS}-merge", _EXCLUSION, _read_exclusions, partial(_write_reasons, total, ranges))
-        merge_ranges(order, output, engine, _sources(compared), last, _RANGE_ROWS)
-    return ranges
-
-
-def _sources(records: Sequence[PartRecord]) -> list[Source]:
-    """Returns the files of records with any; the number of each is that of the rows read before."""
-    sources, before = [], 0
-    for record in records:
-        (file,) = record.files
-        if file.rows:
-            sources.append(Source(file.path, before, file.rows))
-        before += record.rows_in
-    return sources
+    compared = merge_ranges(compare, output, engine, sources_of(records), names, _RANGE_ROWS)
+    if ranges.count > 1:
+        merge_marks(_EXCLUDED, ranges, output, engine, compared, _RANGE_ROWS)
 
 
 def _write_identities(quick: bool, part: Part, group: _Group) -> None:
     identities = np.fromiter(_identities(quick, part, group), IDENTITY)
-    part.write(_path(_IDENTITIES, part.name), identities.tobytes(), rows=len(identities))
+    part.write(marks_path(_IDENTITIES, part.name), identities.tobytes(), rows=len(identities))
 
 
 def _exclude_in_group(quick: bool, part: Part, group: _Group) -> None:
     identities = np.fromiter(_identities(quick, part, group), IDENTITY)
-    _exclude_in_range(part.rows_in, part, identities)
+    _exclude_in_range(RowRanges(part.rows_in, 1), part, identities)
 
 
-def _exclude_in_range(total: int, part: Part, identities: NDArray[np.void]) -> None:
-    _write_reasons(total, 1, part, exclusions(identities, total))
+def _exclude_in_range(ranges: RowRanges, part: Part, identities: NDArray[np.void]) -> None:
+    write_marks(_EXCLUDED, ranges, part, exclusions(identities, ranges))
 
 
-def _write_exclusions(total: int, part: Part, identities: NDArray[np.void]) -> None:
-    found = exclusions(identities, total)
-    part.write(_path(_EXCLUSIONS, part.name), found.tobytes(), rows=len(found))
-
-
-def _write_reasons(total: int, ranges: int, part: Part, found: NDArray[np.void]) -> None:
-    begin, end = _rows_of(_names(_EXCLUDED, ranges).index(part.name), ranges, total)
-    reasons = np.zeros(end - begin, np.uint8)
-    reasons[found["key"] // np.uint64(_step(total)) - np.uint64(begin)] = found["reason"]
-    part.write(_path(_EXCLUDED, part.name), reasons.tobytes())
+def _write_exclusions(ranges: RowRanges, part: Part, identities: NDArray[np.void]) -> None:
+    found = exclusions(identities, ranges)
+    part.write(marks_path(_EXCLUSIONS, part.name), found.tobytes(), rows=len(found))
 
 
 def _identities(quick: bool, part: Part, group: _Group) -> Iterator[tuple[int, bytes, int, bool, int]]:
@@ -230,12 +187,12 @@ def _row_counts(groups: Sequence[PartSpec], records: Sequence[PartRecord]) -> Ro
     return counts
 
 
-def exclusions(identities: NDArray[np.void], total: int) -> NDArray[np.void]:
-    """Returns the excluded rows among some whose identities are all those of their URLs, as records of _EXCLUSION.
+def exclusions(identities: NDArray[np.void], ranges: RowRanges) -> NDArray[np.void]:
+    """Returns the excluded rows among some whose identities are all those of their URLs, as records of MARK.
 
     Args:
         identities: records of IDENTITY; those of one URL are in input order.
-        total: number of rows of all parts.
+        ranges: the rows of all parts.
     """
     rendered = np.unique(identities["page"][identities["rendered"]])
     replaced = np.isin(identities["page"], rendered) & ~identities["rendered"] & (identities["page"] != 0)
@@ -246,8 +203,8 @@ def exclusions(identities: NDArray[np.void], total: int) -> NDArray[np.void]:
     reasons[originals] = EXCLUDED.index("")
     reasons[replaced] = EXCLUDED.index("rendered")
     excluded = np.flatnonzero(reasons)
-    found = np.empty(len(excluded), _EXCLUSION)
-    found["key"], found["reason"] = identities["row"][excluded] * np.uint64(_step(total)), reasons[excluded]
+    found = np.empty(len(excluded), MARK)
+    found["key"], found["mark"] = ranges.keys(identities["row"][excluded]), reasons[excluded]
     return found
 
 
@@ -255,26 +212,3 @@ def _read_identities(folder: ArtifactFolder, source: Source) -> NDArray[np.void]
     identities = np.frombuffer(folder.read(source.path), IDENTITY).copy()
     identities["row"] += np.uint64(source.number)
     return identities
-
-
-def _read_exclusions(folder: ArtifactFolder, source: Source) -> NDArray[np.void]:
-    return np.frombuffer(folder.read(source.path), _EXCLUSION)
-
-
-def _step(total: int) -> int:
-    """Returns the factor that distributes the numbers of rows over the 64 bits of keys."""
-    return ((1 << 64) - 1) // max(1, total)
-
-
-def _rows_of(number: int, ranges: int, total: int) -> tuple[int, int]:
-    """Returns first and end of the rows whose keys are in a range."""
-    first, end = (min(total, -(-range_begin(edge, ranges) // _step(total))) for edge in (number, number + 1))
-    return first, end
-
-
-def _names(name: str, count: int) -> list[str]:
-    return [f"{name}-{number:05d}-of-{count:05d}" for number in range(count)]
-
-
-def _path(folder: str, part: str) -> str:
-    return f"{folder}/{part}.bin"

@@ -13,7 +13,7 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.formats.documents import key_index
-from tasks.formats.documents.key_index import DOMAIN, KeyIndex, key_of
+from tasks.formats.documents.key_index import DOMAIN, KeyIndex, MergedKeys, key_of
 from tasks.formats.tokens.index import DocumentIndex
 from tasks.formats.tokens.shard import ShardSet
 from tests.corpora import Made, kept_document, tokens_in
@@ -126,3 +126,27 @@ def test_an_index_of_an_earlier_format_is_refused(made: Made, tmp_path: Path) ->
     before = made.shards.limited_to(part for part in made.shards.parts if not part.name.startswith("words-"))
     with pytest.raises(InputError, match="no index of its rows"):
         DocumentIndex(before)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1 << 22, 1 << 22), (1 << 22, 300), (300, 300), (300, 700), (90, 80)])
+def test_an_index_grows_by_new_parts_to_the_bytes_of_one_merge_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, after: int
+) -> None:
+    monkeypatch.setattr(key_index, "_REACHES", (4, 32))
+    draw = np.random.default_rng(5)
+    # Every seventh key is one of five, which displaces all others.
+    words = [[f"w{row % 5 if row % 7 == 0 else draw.integers(10**9)}" for row in range(600)] for _ in range(5)]
+    parts = [[(key_of(DOMAIN, word), row) for row, word in enumerate(part)] for part in words]
+    monkeypatch.setattr(key_index, "_RANGE_KEYS", before)
+    earlier = keys_in(str(tmp_path / "earlier"), parts[:3])
+    monkeypatch.setattr(key_index, "_RANGE_KEYS", after)
+    whole = keys_in(str(tmp_path / "whole"), parts)
+    output = Output(Store(str(tmp_path / "grown")), ArtifactId("test/keys", "dev"), "by-hand")
+    for name in ("part-00003", "part-00004"):  # the files of the others are not there
+        with output.part(name, conserved=False) as part:
+            part.write(path := f"keys/{name}.bin", whole.read(path), rows=600)
+    records = [*(part for part in earlier.parts if part.name.startswith("part-")), *output.committed.values()]
+    with open_engine(workers=0) as engine:
+        key_index.merge(output, engine, records, MergedKeys.of(earlier))
+    merged = output.folder
+    assert [merged.read(path) for path in whole.files("index/")] == [whole.read(path) for path in whole.files("index/")]

@@ -120,7 +120,7 @@ def test_any_groups_and_ranges_exclude_the_same_rows(
     specs = specs_of(source)
     units = [unit for spec in specs for unit in spec.payload.units]
     found = exclude_rows(specs, units, output_in(tmp_path), engine := Counted())
-    reasons = [[EXCLUDED[reason] for reason in spec.payload.excluded.reasons()] for spec in found]
+    reasons = [[EXCLUDED[reason] for reason in spec.payload.excluded.read()] for spec in found]
     assert reasons == expected([list(read_unit(unit, CONFIG, quick=True)) for unit in units])
     assert sum(map(len, reasons)) > 200
     assert {reason for of_part in reasons for reason in of_part} == set(EXCLUDED)

@@ -6,7 +6,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.formats.documents.words import WORDS
 from tasks.stages.tokens import TokenizerConfig
-from tasks.stages.tokens.bpe import TOKENIZER, draw, load, train
+from tasks.stages.tokens.bpe import TOKENIZER, load, train
 from tasks.stages.tokens.fertility import FERTILITY
+from tasks.stages.tokens.sample import draw, id_hashes
 from tests.conftest import run_stage_in
 from tests.corpora import documents_in, kept_document, tokens_in
 
@@ -109,6 +110,32 @@ def test_the_training_sample_is_drawn_from_all_documents_up_to_its_size(tmp_path
         "tasks.stages.tokens.bpe", TokenizerConfig(vocab_size=300, sample_bytes=size), {"documents": documents}
     )
     assert 40 <= artifact.parts[0].metrics["sample_documents"] <= 65
+
+
+@pytest.mark.parametrize("first_parts", [1, 3, 256])
+def test_the_sample_has_the_documents_with_the_lowest_hashes_however_the_parts_arrive(
+    tmp_path: Path, first_parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.stages.tokens.sample._FIRST_PARTS", first_parts)
+    rows = [kept_document(f"https://a.org/{i}", "x" * (i % 50), "web" if i % 3 else "code") for i in range(600)]
+    documents = documents_in(tmp_path, rows, parts=11)
+    shares = {"web": 0.25, "code": 0.75}
+    expected, left = [], {source: share * 2_000 for source, share in shares.items()}
+    ranks = id_hashes([row["id"] for row in rows], "sample/0").tolist()
+    for rank, row in sorted(zip(ranks, rows, strict=True), key=lambda one: one[0]):
+        if row["text"] and left[row["source"]] > 0:
+            expected.append((rank, row["text"]))
+            left[row["source"]] -= len(row["text"])
+    for engine in (Engine(), Backwards()):
+        drawn = draw(documents, engine, TokenizerConfig(sample_bytes=2_000, weights=shares))
+        assert [(one.rank, one.text) for one in drawn] == expected
+
+
+class Backwards(Engine):
+    """Yields the results of the last parts first, as a cluster may."""
+
+    def map(self, fn: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        yield from reversed(list(super().map(fn, items)))
 
 
 def test_weights_determine_the_share_of_each_source_in_the_sample(tmp_path: Path) -> None:

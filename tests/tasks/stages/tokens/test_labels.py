@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.formats.documents.words import WORDS
 from tasks.formats.tokens.labels import label
@@ -25,6 +26,7 @@ from tasks.formats.tokens.shard import (
 )
 from tasks.stages.tokens import EncodeConfig
 from tasks.stages.tokens.fertility import FERTILITY, fertility_table
+from tests.conftest import run_stage_in
 from tests.corpora import corpus, documents_in, kept_document, tokens_in
 from tests.shards import buffer_of
 
@@ -72,9 +74,12 @@ def test_tier_and_language_are_kept_by_default_and_other_columns_are_refused_by_
         shards.shard(shards.names("web")[0]).column("langage")
 
 
-def test_a_missing_column_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"\[encode\] columns: the documents have no column topic"):
-        tokens_in(tmp_path, corpus(12), encode=EncodeConfig(columns=("topic",)))
+def test_a_missing_column_is_refused_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = tokens_in(tmp_path, corpus(12))
+    monkeypatch.setattr(Engine, "map", None)
+    config, inputs = EncodeConfig(columns=("topic",)), {"documents": made.documents, "tokenizer": made.tokenizer}
+    with pytest.raises(InputError, match=r"\[encode\] columns: .* have no column topic.*one of .*language"):
+        run_stage_in(tmp_path, "tasks.stages.tokens.encode", config, inputs, kind="shards", version="other")
 
 
 def test_labels_of_many_batches_are_read_as_one_column(tmp_path: Path) -> None:

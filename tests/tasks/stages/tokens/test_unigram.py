@@ -15,7 +15,7 @@ from tasks.core.errors import InputError
 from tasks.formats.tokens.shard import ShardSet
 from tasks.stages.tokens import EncodeConfig, TokenizerConfig
 from tasks.stages.tokens.bpe import TOKENIZER, load, train
-from tasks.stages.tokens.encoder import PROBES, ReferenceEncoder
+from tasks.stages.tokens.encoder import PROBES, SLOW, ReferenceEncoder
 from tasks.stages.tokens.token_import import check_ids, check_lossless
 from tests.conftest import run_stage_in
 from tests.corpora import corpus, documents_in
@@ -98,7 +98,9 @@ def test_its_tokens_are_encoded_into_shards_and_the_note_says_by_what(tmp_path: 
     tokenizer = run(tmp_path, "tasks.stages.tokens.bpe", CONFIG, {"documents": documents}, kind="tokenizer")
     inputs = {"documents": documents, "tokenizer": tokenizer}
     encoded = run(tmp_path, "tasks.stages.tokens.encode", EncodeConfig(), inputs, kind="shards")
-    assert ("encoded by tokenizers" in encoded.record.note) == (find_spec("gigatoken") is not None)
+    reason = "unknown_split" if find_spec("gigatoken") else "not_installed"
+    assert encoded.record.metrics[f"slow_parts/{reason}"] == len(documents.files("kept/"))
+    assert f"; 2 parts encoded by tokenizers, at a tenth of the speed or less: {SLOW[reason]}" in encoded.record.note
     shards = ShardSet.open(encoded)
     assert shards.format.vocab_size == len(json.loads(tokenizer.read(TOKENIZER))["model"]["vocab"])
     shard = shards.shard(shards.names("web")[0])
