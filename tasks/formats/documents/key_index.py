@@ -78,7 +78,7 @@ def merge(output: Output, engine: Engine, records: Sequence[PartRecord]) -> None
     sources = [_source(number, record) for number, record in enumerate(records)]
     count = range_count(sum(source.records for source in sources), _RANGE_KEYS)
     names = [f"words-{number:05d}-of-{count:05d}" for number in range(count)]
-    merge_ranges(RangeMerge("keys-merge", KEY, _read_part, _write_range), output, engine, sources, names, _RANGE_KEYS)
+    merge_ranges(RangeMerge("keys-merge", KEY, _read_part), _write_range, output, engine, sources, names, _RANGE_KEYS)
 
 
 def _source(number: int, record: PartRecord) -> Source:

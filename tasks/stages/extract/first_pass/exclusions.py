@@ -151,11 +151,12 @@ def _merge(records: Sequence[PartRecord], total: int, output: Output, engine: En
     last = _names(_EXCLUDED, ranges)
     write = partial(_exclude_in_range, total) if ranges == 1 else partial(_write_exclusions, total)
     between = last if ranges == 1 else _names(_EXCLUSIONS, ranges)
-    compare = RangeMerge(f"{_IDENTITIES}-merge", IDENTITY, _read_identities, write)
-    compared = merge_ranges(compare, output, engine, _sources(records), between, _RANGE_ROWS)
+    compare = RangeMerge(f"{_IDENTITIES}-merge", IDENTITY, _read_identities)
+    compared = merge_ranges(compare, write, output, engine, _sources(records), between, _RANGE_ROWS)
     if ranges > 1:
-        order = RangeMerge(f"{_EXCLUSIONS}-merge", _EXCLUSION, _read_exclusions, partial(_write_reasons, total, ranges))
-        merge_ranges(order, output, engine, _sources(compared), last, _RANGE_ROWS)
+        order = RangeMerge(f"{_EXCLUSIONS}-merge", _EXCLUSION, _read_exclusions)
+        write = partial(_write_reasons, total, ranges)
+        merge_ranges(order, write, output, engine, _sources(compared), last, _RANGE_ROWS)
     return ranges
 
 
