@@ -290,7 +290,8 @@ def _read_span(
 
 def _sorted(merge: RangeMerge, pieces: list[NDArray[np.void]]) -> NDArray[np.void]:
     """Returns the records of all pieces, sorted; equal keys are in the order of the pieces. Empties the list."""
-    records = np.concatenate([*pieces, np.empty(0, merge.dtype)])
+    # With the dtype, because NumPy would change numbers to the byte order of the machine.
+    records = np.concatenate([*pieces, np.empty(0, merge.dtype)], dtype=merge.dtype)
     pieces.clear()  # they have as many bytes as the sorted copy below
     sorted_: NDArray[np.void] = records[np.argsort(records["key"], kind="stable")]
     return sorted_

@@ -65,7 +65,7 @@ class Exchange:
             first, end = 0, _END
         read = partial(_read, self.read, folder, first, end)
         pieces = map(read, self.runs) if folder.store.is_local else concurrently(read, self.runs)
-        return np.concatenate([np.empty(0, self.dtype), *pieces])
+        return np.concatenate([np.empty(0, self.dtype), *pieces], dtype=self.dtype)
 
 
 def _read(read: ReadRun, folder: ArtifactFolder, first: int, end: int, run: Source) -> NDArray[np.void]:
