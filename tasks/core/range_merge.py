@@ -144,12 +144,14 @@ def merge_levels(
     specs = [PartSpec(plan.name(0, number, 0), (number, tuple(group))) for number, group in enumerate(groups)]
     output.map_parts(engine, partial(_write_first_run, merge, folder, plan), specs, conserved=False)
     for level in range(1, plan.last):
+        before = [spec.name for spec in specs]
         specs = [
             PartSpec(plan.name(level, group, span), (group, span))
             for group in range(plan.groups[level])
             for span in range(plan.spans[level])
         ]
         output.map_parts(engine, partial(_write_run, merge, folder, plan, level), specs, conserved=False)
+        output.leave_out(before)  # the process of the stage holds the records of two levels at most
     output.leave_out([name for name in output.committed if name.startswith(f"{merge.folder}-")])
     return MergedRanges(merge, plan)
 
