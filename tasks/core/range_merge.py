@@ -115,7 +115,7 @@ class MergedRanges:
     """Runs whose ranges the tasks of a pass read. Picklable; its size does not depend on the sources."""
 
     merge: RangeMerge
-    plan: "_Plan"
+    plan: "MergePlan"
 
     def read(self, folder: ArtifactFolder, number: int) -> NDArray[np.void]:
         """Returns the records of a range, sorted by key; equal keys are in the order of the sources."""
@@ -140,7 +140,8 @@ def merge_levels(
     folder = output.folder
     sizes = [one.records for one in sources]
     groups = [sources[first:end] for first, end in group_by_size(sizes, per_range)]
-    plan = _plan(merge.folder, len(groups), count, merge.keys, max(1, count // range_count(sum(sizes), per_range)))
+    together = max(1, count // range_count(sum(sizes), per_range))
+    plan = plan_levels(merge.folder, len(groups), count, merge.keys, together)
     specs = [PartSpec(plan.name(0, number, 0), (number, tuple(group))) for number, group in enumerate(groups)]
     output.map_parts(engine, partial(_write_first_run, merge, folder, plan), specs, conserved=False)
     for level in range(1, plan.last):
@@ -157,7 +158,7 @@ def merge_levels(
 
 
 @dataclass(frozen=True)
-class _Plan:
+class MergePlan:
     """The runs of a merge: at level l, one for each of `groups[l]` groups of sources and `spans[l]` spans of ranges.
 
     Attributes:
@@ -204,7 +205,7 @@ class _Plan:
         return f"{self.folder}/{self.name(level, group, span)}.bin"
 
 
-def _plan(folder: str, groups: int, ranges: int, keys: int, together: int) -> _Plan:
+def plan_levels(folder: str, groups: int, ranges: int, keys: int, together: int) -> MergePlan:
     """Returns the plan of a merge; the last level but one has runs of `together` ranges each, if these are several."""
     levels = 1
     while _FAN**levels < groups:
@@ -218,7 +219,7 @@ def _plan(folder: str, groups: int, ranges: int, keys: int, together: int) -> _P
         widths[-1] = 1  # the only run has the places of all ranges
     elif together > 1:
         of_groups, widths = [*of_groups, 1], [*widths, 1]
-    return _Plan(folder, ranges, fan, tuple(of_groups), tuple(widths), keys)
+    return MergePlan(folder, ranges, fan, tuple(of_groups), tuple(widths), keys)
 
 
 def _merge_whole(
@@ -232,14 +233,14 @@ def _merge_whole(
 
 
 def _write_first_run(
-    merge: RangeMerge, folder: ArtifactFolder, plan: _Plan, part: Part, payload: tuple[int, Sequence[Source]]
+    merge: RangeMerge, folder: ArtifactFolder, plan: MergePlan, part: Part, payload: tuple[int, Sequence[Source]]
 ) -> None:
     group, sources = payload
     _write(part, plan, 0, group, 0, _read_sources(merge, folder, sources))
 
 
 def _write_run(
-    merge: RangeMerge, folder: ArtifactFolder, plan: _Plan, level: int, part: Part, payload: tuple[int, int]
+    merge: RangeMerge, folder: ArtifactFolder, plan: MergePlan, level: int, part: Part, payload: tuple[int, int]
 ) -> None:
     group, span = payload
     _write(part, plan, level, group, span, _read_span(merge, folder, plan, level, group, span))
@@ -255,7 +256,7 @@ def _write_range(
     write(part, merged.read(folder, number))
 
 
-def _write(part: Part, plan: _Plan, level: int, group: int, span: int, records: NDArray[np.void]) -> None:
+def _write(part: Part, plan: MergePlan, level: int, group: int, span: int, records: NDArray[np.void]) -> None:
     first = span * plan.divisions(level)
     begins = [plan.begin(level + 1, first + division) for division in range(plan.divisions(level) + 1)]
     with part.file(plan.path(level, group, span), rows=len(records)) as file:
@@ -269,7 +270,7 @@ def _read_sources(merge: RangeMerge, folder: ArtifactFolder, sources: Sequence[S
 
 
 def _read_span(
-    merge: RangeMerge, folder: ArtifactFolder, plan: _Plan, level: int, group: int, span: int
+    merge: RangeMerge, folder: ArtifactFolder, plan: MergePlan, level: int, group: int, span: int
 ) -> NDArray[np.void]:
     """Returns the records of a span from the runs of the level before."""
     before = level - 1

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks.core.range_merge import plan_levels
 from tasks.formats.dedup.dedup_index import BAND, CAPTURE, TEXT
 from tasks.formats.documents.key_index import KEY, PART_KEY
 from tasks.run.scale.units import unit
@@ -226,16 +227,15 @@ def _exchange(records: _Records, runs: float, ranges: float) -> Work:
     size = records.count * records.size
     if ranges == 1 or not records.count:
         return Work(get=runs if records.count else 0, read=size)
-    merged = max(1, math.ceil(records.count / records.per_range))
-    groups = min(runs, merged)
-    levels = max(1, math.ceil(math.log(groups, _FAN)))
-    pieces = 2 * math.ceil(groups ** (1 / levels))
-    work = _merged(groups, runs, size)
-    together = max(1, ranges // merged) if groups > 1 else 1
-    spans = math.ceil(ranges / together)
-    for _ in range(levels if together > 1 else levels - 1):
-        work += _merged(spans, spans * pieces, size)
-    return work + Work(get=2 * ranges if together > 1 or groups == 1 else pieces * ranges, read=size)
+    grouped = max(1, records.per_range * runs // records.count)
+    together = max(1, int(ranges) // max(1, math.ceil(records.count / records.per_range)))
+    plan = plan_levels("", math.ceil(runs / grouped), int(ranges), 1 << 64, together)
+    work = _merged(plan.groups[0], runs, size)
+    for level in range(1, plan.last + 1):
+        tasks = plan.groups[level] * plan.spans[level]
+        pieces = 2 * tasks * plan.groups[level - 1] / plan.groups[level]
+        work += _merged(tasks, pieces, size) if level < plan.last else Work(get=pieces, read=size)
+    return work
 
 
 def _merged(runs: float, get: float, size: float) -> Work:

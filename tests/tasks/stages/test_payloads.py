@@ -12,7 +12,7 @@ import pytest
 from tasks.core.artifact import Artifact, ArtifactId, ArtifactRecord, FileEntry, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.part import PartSpec, part_names
-from tasks.core.range_merge import MergedRanges, RangeMerge, _plan
+from tasks.core.range_merge import MergedRanges, RangeMerge, plan_levels
 from tasks.core.stage import Inputs, Output
 from tasks.core.store import Store
 from tasks.formats.dedup.exchange import Exchange, read_run
@@ -122,7 +122,7 @@ def _consolidate(folder: Path, parts: int) -> None:
     aligned = AlignedInputs(extracted, attributes, duplicates, extracted.store, "test/documents/dev")
     specs = [PartSpec(name, number) for number, name in enumerate(part_names(parts))]
     keys = MANY << 32
-    merged = MergedRanges(RangeMerge("to-parts", DROPPED, read_run, keys), _plan("to-parts", MANY, MANY, keys, 1))
+    merged = MergedRanges(RangeMerge("to-parts", DROPPED, read_run, keys), plan_levels("to-parts", MANY, MANY, keys, 1))
     copies = Exchange(DROPPED, MANY, keys, read_run, merged=merged)
     _weighed(partial(consolidate_part, ConsolidateConfig(), aligned.parts, copies), specs)
 
