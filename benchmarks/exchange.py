@@ -2,8 +2,8 @@
 
     python -m benchmarks.exchange [--parts 16 64 256] [--documents 20]
 
-Makes parts of 20 documents with copies and near copies, in a store in memory that counts as a remote one, and runs both
-stages on them in this process. There are 2,000 records in a bucket and 500 pairs in a task, a five-hundredth and a
+Makes parts of 20 documents with copies and near copies, in a folder that counts as a remote store, and runs both stages
+on them in this process. There are 2,000 records in a bucket and 500 pairs in a task, a five-hundredth and a
 hundredth of those of the product, so 6 parts have the band keys of a bucket, as parts of 10,000 documents do. `get` are
 reads of files and byte ranges, `head` are look-ups, each by a worker whose cache has room for all files. `written` are
 the bytes of the artifact and of intermediate files.
@@ -14,7 +14,6 @@ that grows with the documents has 1, and one level of the merges more adds to it
 import json
 import os
 import random
-import shutil
 import sys
 import tempfile
 from collections import Counter
@@ -38,7 +37,6 @@ from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.dedup import DedupConfig
 from tasks.stages.dedup import stage as dedup
 
-ROOT = "memory://exchange"
 PER_BUCKET, PAIRS = 2_000, 500
 FIGURES = ("get", "head", "put", "read", "written")
 counts: Counter[str] = Counter()
@@ -57,7 +55,16 @@ def counted(name: str, count: Callable[..., None]) -> None:
 
 
 def count_requests() -> None:
-    """Makes the store count requests and bytes, as S3 would get them."""
+    """Makes folders remote stores that count requests and bytes, as S3 would get them."""
+    begin = Store.__init__
+
+    def remote(store: Store, *args: Any, **options: Any) -> None:
+        begin(store, *args, **options)
+        store.is_local = False
+        os.makedirs(store._base, exist_ok=True)
+        store._fs.auto_mkdir = True
+
+    Store.__init__ = remote  # type: ignore[method-assign]
 
     def got(data: Any, store: Store, path: str, *_: Any) -> None:
         size = len(data) if isinstance(data, bytes) else store._fs.size(store._full(path))
@@ -77,9 +84,11 @@ def count_requests() -> None:
         counted(name, looked_up)
 
 
-def run_stage(name: str, stage: Any, config: Config, inputs: dict[str, Artifact]) -> tuple[Artifact, dict[str, int]]:
+def run_stage(
+    root: str, name: str, stage: Any, config: Config, inputs: dict[str, Artifact]
+) -> tuple[Artifact, dict[str, int]]:
     """Runs and commits a stage; returns its artifact, and what its passes cost."""
-    output = Output(Store(ROOT), ArtifactId(f"scale/{name}", "dev"), "f" * 64)
+    output = Output(Store(root), ArtifactId(f"scale/{name}", "dev"), "f" * 64)
     counts.clear()
     report = stage.run(config, Inputs(inputs), output, Engine())
     found = {figure: counts[figure] for figure in FIGURES}
@@ -87,14 +96,15 @@ def run_stage(name: str, stage: Any, config: Config, inputs: dict[str, Artifact]
     return commit(output, name, stage.VERSION, config, [], report), found
 
 
-def one(parts: int, documents: int) -> dict[str, Any]:
+def one(root: str, parts: int, documents: int) -> dict[str, Any]:
     """Runs both stages in this process; returns their counts and the identity of their results."""
-    os.environ["SLUICE_CACHE"] = tempfile.mkdtemp()
+    os.fsync = lambda fd: None  # thousands of small files are synced otherwise; the disk is not measured
+    os.environ["SLUICE_CACHE"] = f"{root}/cache"
     corpus.PER_PART, resolve._PER_BUCKET = documents, PER_BUCKET
     drawn = random.Random(3)
     texts = [[f"w{drawn.randrange(5_000)}" for _ in range(400)] for _ in range(100)]
-    corpus.write(ROOT, corpus.documents(texts, parts * documents, 1), parts * documents)
-    store = Store(ROOT)
+    corpus.write(root, corpus.documents(texts, parts * documents, 1), parts * documents)
+    store = Store(root)
     extracted, scores = (
         Artifact.open_at(store, ArtifactId(f"scale/{one}", "dev")) for one in ("extracted", "prose_score")
     )
@@ -104,10 +114,13 @@ def one(parts: int, documents: int) -> dict[str, Any]:
     attributes = commit(output, "annotate", 1, Config(), [ref_to(scores, "prose_score")], Report())
     count_requests()
     settings = DedupConfig(records_per_bucket=PER_BUCKET, pairs_per_part=PAIRS)
-    duplicates, of_dedup = run_stage("duplicates", dedup, settings, {"extracted": extracted, "prose_score": scores})
+    duplicates, of_dedup = run_stage(
+        root, "duplicates", dedup, settings, {"extracted": extracted, "prose_score": scores}
+    )
     given = {"extracted": extracted, "attributes": attributes, "duplicates": duplicates}
-    kept, of_consolidate = run_stage("documents", consolidate, ConsolidateConfig(filters=(), mask_pii=False), given)
-    shutil.rmtree(os.environ["SLUICE_CACHE"])
+    kept, of_consolidate = run_stage(
+        root, "documents", consolidate, ConsolidateConfig(filters=(), mask_pii=False), given
+    )
     names = ("candidate_pairs", "verified_pairs", "exact_duplicates", "near_duplicates")
     found = {name: round(duplicates.record.metrics[name]) for name in names}
     content = [duplicates.record.content, kept.record.content]
@@ -137,7 +150,8 @@ def main() -> None:
     options.add_argument("--one", nargs=2, type=int, metavar=("PARTS", "DOCUMENTS"), help="one run in this process")
     given = options.parse_args()
     if given.one:
-        print(json.dumps(one(*given.one)))
+        with tempfile.TemporaryDirectory(prefix="exchange-") as folder:
+            print(json.dumps(one(folder, *given.one)))
         return
     rows = [measured(parts, given.documents) for parts in given.parts]
     stages = {stage: summary(rows, stage) for stage in ("dedup", "consolidate")}

@@ -413,8 +413,8 @@ def dedup(corpus: Corpus) -> Need:
     work = _tasks(parts, 2, 4, corpus.text, documents * unit("dedup_artifact"))  # sign
     for tasks, writes, read in passes:
         work += _tasks(tasks, 0, writes, 0, 0) + read
-    # Documents in shingle and <part>, two tables for the audit, and preferences, which are not looked up.
-    work += Work(get=5 * parts, head=4 * parts, read=corpus.text, written=pieces * SHINGLES.itemsize)
+    # Documents in shingle and <part>, two tables for the audit, and preferences and samples, which are not looked up.
+    work += Work(get=5 * parts + 2 * of_sets, head=4 * parts, read=corpus.text, written=pieces * SHINGLES.itemsize)
     work += _commit(work.parts, work.parts + 8 * parts)
     tasks = work.parts - sum(total) - parts
     own = {

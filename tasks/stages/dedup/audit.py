@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from tasks.core import parquet
 from tasks.core.part import Part
+from tasks.core.remote import concurrently
 from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup.document_ids import by_part, row_of, unpack
 from tasks.formats.dedup.duplicates import AUDIT_FILE, DuplicateAudit, DuplicateCluster, Loss, Pair, Side, SizeBin
@@ -254,8 +255,8 @@ def _side(work: Workspace, runs: Buckets | None, pairs: int) -> Side:
         pairs: total number of pairs on this side.
     """
     sampled = np.empty(0, SAMPLED)
-    for path in runs.paths() if runs else ():
-        sampled = smallest(np.concatenate([sampled, sorted_runs.read(work.own, [path], SAMPLED)]))
+    for data in concurrently(work.own.read, runs.paths() if runs else ()):
+        sampled = smallest(np.concatenate([sampled, sorted_runs.decode(data, SAMPLED)]))
     row_ids = np.unique(np.concatenate([sampled["left"], sampled["right"]]))
     documents = dict(zip(row_ids.tolist(), _texts_and_clusters(work, row_ids), strict=True))
     examples = []

@@ -27,7 +27,7 @@ Memory: the records of a bucket and a block of pairs; for verification, the pair
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import count, pairwise
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -270,42 +270,40 @@ def shingle_part(work: Workspace, wanted: Exchange, part: Part, item: tuple[int,
     """Writes the shingle sets of the wanted texts of one part, given by number and name; runs on a worker."""
     number, name = item
     records = _distinct_wants(wanted.records(work.own, number))
-    row_ids, starts = np.unique(records["key"], return_index=True)
-    groups = np.split(records["group"], starts[1:])
-    pieces, held, files = list[NDArray[np.void]](), 0, count()
+    if len(records):
+        for block, pieces in enumerate(_blocks_of_pieces(work, number, name, records)):
+            path = f"{SETS}/{name}.{block:05d}.bin"
+            part.metric("pieces", sorted_runs.write(part, path, [sorted_runs.by_key(pieces)]))
 
-    def flush() -> None:
-        block = sorted_runs.by_key(np.concatenate(pieces))
-        pieces.clear()
-        part.metric("pieces", sorted_runs.write(part, f"{SETS}/{name}.{next(files):05d}.bin", [block]))
 
-    sets = _sets(work, number, name, row_of(row_ids))
-    for row_id, of_text, shingles in zip(row_ids, groups, sets, strict=True):
-        for some in np.array_split(of_text, range(_MOST_GROUPS, len(of_text), _MOST_GROUPS)):
-            pieces.append(in_pieces(shingles, row_id, some))
-            held += len(pieces[-1])
-            if held >= SET_PIECES:
-                flush()
-                held = 0
-    if pieces:
-        flush()
+def _blocks_of_pieces(work: Workspace, number: int, name: str, wanted: NDArray[np.void]) -> Iterator[NDArray[np.void]]:
+    """Yields the shingles of the wanted texts of a part for their groups, about `SET_PIECES` at a time."""
+    row_ids, starts = np.unique(wanted["key"], return_index=True)
+    groups = np.split(wanted["group"], starts[1:])
+    held, size = list[NDArray[np.void]](), 0
+    for row_id, of_text, shingles in zip(row_ids, groups, _sets(work, number, name, row_of(row_ids)), strict=True):
+        for first in range(0, len(of_text), _MOST_GROUPS):
+            held.append(in_pieces(shingles, row_id, of_text[first : first + _MOST_GROUPS]))
+            size += len(held[-1])
+            if size >= SET_PIECES:
+                yield np.concatenate(held)
+                held, size = [], 0
+    if held:
+        yield np.concatenate(held)
 
 
 def in_pieces(shingles: NDArray[np.uint64], row_id: np.uint64, groups: NDArray[np.uint64]) -> NDArray[np.void]:
     """Returns the shingles of a text, at least one, for some groups (dtype SHINGLES)."""
     (width,) = SHINGLES["shingles"].shape
-    count = -(-len(shingles) // width)
-    one = np.empty(count, SHINGLES)
-    one["row_id"] = row_id
-    one["shingles"] = np.pad(shingles, (0, count * width - len(shingles)), mode="edge").reshape(count, width)
-    records = np.tile(one, len(groups))
-    records["key"] = np.repeat(groups, count)
-    return records
+    padded = np.full(-(-len(shingles) // width) * width, shingles[-1])
+    padded[: len(shingles)] = shingles
+    records = np.empty((len(groups), len(padded) // width), SHINGLES)
+    records["key"], records["row_id"] = groups[:, None], row_id
+    records["shingles"] = padded.reshape(-1, width)
+    return records.ravel()
 
 
 def _sets(work: Workspace, number: int, name: str, rows: NDArray[np.int64]) -> Iterator[NDArray[np.uint64]]:
-    if not len(rows):
-        return
     if number < work.index.count:
         texts = work.index.texts(number, rows)
     else:
