@@ -1,16 +1,22 @@
-"""Requests and bytes of `dedup` and `consolidate` against the number of parts, with as many documents in each part.
+"""Requests and bytes of the exchange of runs between passes against the number of parts, with as many rows in each.
 
-    python -m benchmarks.exchange [--parts 16 64 256] [--documents 20]
+    python -m benchmarks.exchange runs                       one exchange, flat and level by level
+    python -m benchmarks.exchange stages [--parts 32 128]    `dedup` and `consolidate` as wholes
 
-Makes parts of 20 documents with copies and near copies, in a folder that counts as a remote store, and runs both stages
-on them in this process. There are 2,000 records in a bucket and 500 pairs in a task, a five-hundredth and a
-hundredth of those of the product, so 6 parts have the band keys of a bucket, as parts of 10,000 documents do. `get` are
-reads of files and byte ranges, `head` are look-ups, each by a worker whose cache has room for all files. `written` are
-the bytes of the artifact and of intermediate files.
-`exponents` are fits of log figure against log parts, `doublings` are the exponents from one size to the next: a figure
-that grows with the documents has 1, and one level of the merges more adds to it at one size.
+A folder counts as a remote store. `get` are reads of files and byte ranges, `head` are look-ups; the worker's cache has
+room for all files, so that each is fetched once. `written` are the bytes of all files, also of intermediate ones.
+
+`runs`: as many runs as parts, of 300 records of 24 bytes, and ranges of 2,000 records, a five-hundredth of those of the
+product, so 6 runs have the records of a bucket, as the band keys of parts of 10,000 documents do. `buckets` are ranges
+of hashes, `parts` those of the row ids of each part. "flat" is how passes read runs before: each task looks up all of
+them. Both ways must read the same records. `exponents` are fits of log figure against log parts over all sizes, `steps`
+from one size to the next: one level more raises the figures at one size.
+
+`stages`: parts of 10 documents with copies and near copies, and 2,000 records in a bucket; the counts of both stages.
+Writes `exchange.json`.
 """
 
+import hashlib
 import json
 import os
 import random
@@ -18,26 +24,35 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from benchmarks import dedup as corpus
-from benchmarks.harness import cost, keep, parser
+from benchmarks.harness import cost, keep, last, parser
 from benchmarks.merges import exponent
-from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.artifact import Artifact, ArtifactFolder, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.engine import Engine
 from tasks.core.groups import ref_to
+from tasks.core.range_merge import range_begin
 from tasks.core.stage import Inputs, Output, Report
 from tasks.core.store import Store
+from tasks.formats.dedup import sorted_runs
+from tasks.formats.dedup.dedup_index import BAND
+from tasks.formats.dedup.exchange import exchange, runs_of
 from tasks.stages.consolidate import resolve
 from tasks.stages.consolidate import stage as consolidate
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.dedup import DedupConfig
 from tasks.stages.dedup import stage as dedup
 
-PER_BUCKET, PAIRS = 2_000, 500
+PER_BUCKET, PER_RUN, PAIRS, DOCUMENTS = 2_000, 300, 500, 10
+PARTS = {"flat": (32, 64, 128), "levels": (32, 64, 128, 512, 2048)}
 FIGURES = ("get", "head", "put", "read", "written")
 counts: Counter[str] = Counter()
 
@@ -127,35 +142,95 @@ def one(root: str, parts: int, documents: int) -> dict[str, Any]:
     return {"parts": parts, **found, "dedup": of_dedup, "consolidate": of_consolidate, "content": content}
 
 
-def measured(parts: int, documents: int) -> dict[str, Any]:
-    """Returns the figures of `one` in a process of its own."""
-    run = cost([sys.executable, "-m", "benchmarks.exchange", "--one", str(parts), str(documents)])
+def measured(mode: str, *given: Any) -> dict[str, Any]:
+    """Returns the figures of a run in a process of its own."""
+    run = cost([sys.executable, "-m", "benchmarks.exchange", mode, *map(str, given)])
     figures: dict[str, Any] = json.loads(run.output.splitlines()[-1])
     return {**figures, "cpu_s": round(run.cpu_s, 1)}
 
 
-def summary(rows: Sequence[dict[str, Any]], stage: str) -> dict[str, Any]:
-    """Returns the exponents of a stage."""
-    flat = [{"parts": row["parts"], **row[stage]} for row in rows]
-    figures = [figure for figure in FIGURES if all(row[figure] for row in flat)]
-    steps = {figure: [exponent(pair, figure) for pair in pairwise(flat)] for figure in figures}
-    return {"exponents": {figure: exponent(flat, figure) for figure in figures}, "doublings": steps}
+def one_exchange(root: str, parts: int, way: str, to: str) -> dict[str, Any]:
+    """Exchanges the runs of some parts; returns its counts and a hash of what its tasks read."""
+    os.fsync = lambda fd: None
+    os.environ["SLUICE_CACHE"] = f"{root}/cache"
+    count_requests()
+    output, drawn = Output(Store(root), ArtifactId("scale/runs", "dev"), "f" * 64), np.random.default_rng(1)
+    with output.part("runs", conserved=False) as part:
+        for number in range(parts):
+            records = np.zeros(PER_RUN, BAND)
+            keys = drawn.integers(0, parts << 32 if to == "parts" else 1 << 64, PER_RUN, np.uint64)
+            records["key"], records["row_id"] = keys, np.arange(PER_RUN) + number * PER_RUN
+            sorted_runs.write(part, f"runs/{number:05d}.bin", [sorted_runs.by_key(records)])
+    runs = runs_of(output.committed.values(), "runs", BAND)
+    counts.clear()
+    count = parts if to == "parts" else sorted_runs.bucket_count(parts * PER_RUN, PER_BUCKET)
+    keys_end = parts << 32 if to == "parts" else 1 << 64
+    if way == "levels":
+        made = exchange("next", BAND, output, Engine(), runs, PER_BUCKET, count, keys_end)
+        read = partial(made.records, output.folder)
+    else:
+        paths = [run.path for run in runs]
+        read = partial(_read_flat, output.folder, paths, count, keys_end)
+    seen = hashlib.sha256()
+    for number in range(count):
+        seen.update(np.sort(read(number)["row_id"]).tobytes())
+    found = {figure: counts[figure] for figure in FIGURES}
+    found["written"] = sum(output.store.sizes(output.address.path).values())
+    return {"parts": parts, **found, "seen": seen.hexdigest()}
+
+
+def _read_flat(folder: ArtifactFolder, paths: Sequence[str], count: int, keys: int, number: int) -> NDArray[np.void]:
+    first, end = (range_begin(edge, count, keys) for edge in (number, number + 1))
+    return sorted_runs.read_range(folder, paths, BAND, first, end)
+
+
+def runs_figures() -> dict[str, Any]:
+    """Measures an exchange in both ways and both directions, at all sizes."""
+    found: dict[str, Any] = {}
+    for to in ("buckets", "parts"):
+        rows = {way: [measured("--exchange", parts, way, to) for parts in sizes] for way, sizes in PARTS.items()}
+        for flat, levels in zip(*rows.values(), strict=False):
+            if flat.pop("seen") != levels["seen"]:
+                raise RuntimeError(f"{flat['parts']} runs: the tasks read other records")
+        for row in rows["levels"]:
+            del row["seen"]
+        found[to] = {way: summary(of_way) for way, of_way in rows.items()}
+    return found
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Returns the figures at all sizes, with their exponents."""
+    figures = [figure for figure in FIGURES if all(row[figure] for row in rows)]
+    steps = {figure: [exponent(pair, figure) for pair in pairwise(rows)] for figure in figures}
+    return {
+        "exponents": {figure: exponent(rows, figure) for figure in figures},
+        "steps": steps,
+        "sizes": list(rows),
+    }
 
 
 def main() -> None:
-    """Measures both stages at all sizes."""
+    """Measures exchanges, or stages."""
     options = parser(__doc__)
-    options.add_argument("--parts", nargs="+", type=int, default=[16, 64, 256])
-    options.add_argument("--documents", type=int, default=20, help="of a part")
-    options.add_argument("--one", nargs=2, type=int, metavar=("PARTS", "DOCUMENTS"), help="one run in this process")
+    options.add_argument("what", nargs="*", help="runs, stages; runs by default")
+    options.add_argument("--parts", nargs="+", type=int, default=[32, 128], help="of the stages")
+    options.add_argument("--stages", type=int, metavar="PARTS", help="one run of both stages in this process")
+    options.add_argument("--exchange", nargs=3, metavar=("PARTS", "WAY", "TO"), help="one exchange in this process")
     given = options.parse_args()
-    if given.one:
-        with tempfile.TemporaryDirectory(prefix="exchange-") as folder:
-            print(json.dumps(one(folder, *given.one)))
-        return
-    rows = [measured(parts, given.documents) for parts in given.parts]
-    stages = {stage: summary(rows, stage) for stage in ("dedup", "consolidate")}
-    keep("exchange", {"documents": given.documents, "per_bucket": PER_BUCKET, **stages, "sizes": rows})
+    with tempfile.TemporaryDirectory(prefix="exchange-") as folder:
+        if given.stages:
+            print(json.dumps(one(folder, given.stages, DOCUMENTS)))
+            return
+        if given.exchange:
+            parts, way, to = given.exchange
+            print(json.dumps(one_exchange(folder, int(parts), way, to)))
+            return
+    figures = {**last("exchange"), "records_of_a_run": PER_RUN, "records_of_a_range": PER_BUCKET}
+    if not given.what or "runs" in given.what:
+        figures |= runs_figures()
+    if "stages" in given.what:
+        figures["stages"] = [measured("--stages", parts) for parts in given.parts]
+    keep("exchange", figures)
 
 
 if __name__ == "__main__":
