@@ -132,7 +132,7 @@ def replaced(words: list[str], changes: int, drawn: random.Random) -> list[str]:
 
 
 def write(
-    folder: Path,
+    folder: Path | str,
     texts: Iterable[str],
     count: int,
     version: str = "dev",

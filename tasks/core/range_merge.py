@@ -14,6 +14,10 @@ an index, fall into one range, and the task of this range holds them all (40 byt
 A record is read once per level, and there are log(R) / log(`_FAN`) levels after level 0. If all records fit in one
 range, its task reads the sources itself, and there are no runs.
 
+The tasks of the last level are those of `merge_ranges`, or of a pass of the caller, which reads its range itself
+(`merge_levels`). Ranges of few records, such as those of the rows of one part among millions, are merged together: the
+last level reads one piece of a run that has those of many ranges.
+
 A run is a file of the artifact: the number of its records below the begin of each span that the next level reads from
 it, and below the end of the last one (u64, little-endian), then the records, sorted by key. The runs are parts of their
 own, so a killed merge resumes; the commit of the artifact removes them.
@@ -48,18 +52,15 @@ class RangeMerge:
 
     Attributes:
         folder: folder of the runs, and prefix of the names of their parts.
-        dtype: dtype of the records, with a field `key` of 64 bits whose values are about uniform.
+        dtype: dtype of the records, with a field `key` of 64 bits whose values are about uniform below `keys`.
         read: returns all records of a source in a new or read-only array, in any order. Called in threads.
-        write: writes the records of a range to its part, sorted by key; equal keys are in the order of the sources.
-        before: returns the records of a source that is sorted already, with keys from a first one up to an end; it
-            comes before the others. It is read once, at the last level, whatever their number.
+        keys: end of the keys, exclusive, at most 2**64; ranges have equal widths of them.
     """
 
     folder: str
     dtype: "np.dtype[Any]"
     read: Callable[[ArtifactFolder, "Source"], NDArray[np.void]]
-    write: Callable[[Part, NDArray[np.void]], None]
-    before: Callable[[int, int], NDArray[np.void]] | None = None
+    keys: int = 1 << 64
 
 
 @dataclass(frozen=True)
@@ -71,9 +72,9 @@ class Source:
     records: int
 
 
-def range_begin(number: int, count: int) -> int:
-    """Returns the smallest key of range `number` of `count`; that of range `count` is 2**64."""
-    return -(-(number << 64) // count)
+def range_begin(number: int, count: int, keys: int = 1 << 64) -> int:
+    """Returns the smallest key of range `number` of `count`; that of range `count` is `keys`."""
+    return -(-(number * keys) // count)
 
 
 def range_count(records: int, per_range: int) -> int:
@@ -82,41 +83,82 @@ def range_count(records: int, per_range: int) -> int:
 
 
 def merge_ranges(
-    merge: RangeMerge, output: Output, engine: Engine, sources: Sequence[Source], names: Sequence[str], per_range: int
+    merge: RangeMerge,
+    write: Callable[[Part, NDArray[np.void]], None],
+    output: Output,
+    engine: Engine,
+    sources: Sequence[Source],
+    names: Sequence[str],
+    per_range: int,
 ) -> list[PartRecord]:
     """Makes one part for each range; returns their records.
 
     Args:
         merge: what is merged.
+        write: writes the records of a range to its part, sorted by key; equal keys are in the order of the sources.
         output: the artifact being written, whose committed parts have the sources.
         engine: runs the tasks.
         sources: the files to merge.
         names: names of the parts of the ranges, which are of equal width.
         per_range: about the most records of a task at level 0.
     """
-    folder = output.folder
     if len(names) == 1:
-        whole = partial(_merge_whole, merge, folder)
+        whole = partial(_merge_whole, merge, write, output.folder)
         return output.map_parts(engine, whole, [PartSpec(names[0], tuple(sources))], conserved=False)
-    groups = [sources[first:end] for first, end in group_by_size([one.records for one in sources], per_range)]
-    plan = _plan(merge.folder, len(groups), len(names))
+    merged = merge_levels(merge, output, engine, sources, len(names), per_range)
+    specs = [PartSpec(name, number) for number, name in enumerate(names)]
+    return output.map_parts(engine, partial(_write_range, merged, write, output.folder), specs, conserved=False)
+
+
+@dataclass(frozen=True)
+class MergedRanges:
+    """Runs whose ranges the tasks of a pass read. Picklable; its size does not depend on the sources."""
+
+    merge: RangeMerge
+    plan: "MergePlan"
+
+    def read(self, folder: ArtifactFolder, number: int) -> NDArray[np.void]:
+        """Returns the records of a range, sorted by key; equal keys are in the order of the sources."""
+        return _read_span(self.merge, folder, self.plan, self.plan.last, 0, number)
+
+
+def merge_levels(
+    merge: RangeMerge, output: Output, engine: Engine, sources: Sequence[Source], count: int, per_range: int
+) -> MergedRanges:
+    """Makes the runs of all levels, so that each of `count` ranges is in at most `_FAN` pieces.
+
+    The parts are left out of the artifact; until its commit their files exist.
+
+    Args:
+        merge: what is merged.
+        output: the artifact being written, whose committed parts have the sources.
+        engine: runs the tasks.
+        sources: the files to merge.
+        count: number of ranges.
+        per_range: about the most records of a task. Ranges with fewer are merged together.
+    """
+    folder = output.folder
+    sizes = [one.records for one in sources]
+    groups = [sources[first:end] for first, end in group_by_size(sizes, per_range)]
+    together = max(1, count // range_count(sum(sizes), per_range))
+    plan = plan_levels(merge.folder, len(groups), count, merge.keys, together)
     specs = [PartSpec(plan.name(0, number, 0), (number, tuple(group))) for number, group in enumerate(groups)]
     output.map_parts(engine, partial(_write_first_run, merge, folder, plan), specs, conserved=False)
     for level in range(1, plan.last):
+        before = [spec.name for spec in specs]
         specs = [
             PartSpec(plan.name(level, group, span), (group, span))
             for group in range(plan.groups[level])
             for span in range(plan.spans[level])
         ]
         output.map_parts(engine, partial(_write_run, merge, folder, plan, level), specs, conserved=False)
-    specs = [PartSpec(name, number) for number, name in enumerate(names)]
-    records = output.map_parts(engine, partial(_write_range, merge, folder, plan), specs, conserved=False)
+        output.leave_out(before)  # the process of the stage holds the records of two levels at most
     output.leave_out([name for name in output.committed if name.startswith(f"{merge.folder}-")])
-    return records
+    return MergedRanges(merge, plan)
 
 
 @dataclass(frozen=True)
-class _Plan:
+class MergePlan:
     """The runs of a merge: at level l, one for each of `groups[l]` groups of sources and `spans[l]` spans of ranges.
 
     Attributes:
@@ -125,6 +167,7 @@ class _Plan:
         fan: number of groups that the next level merges into one.
         groups: groups of sources by level; the last level has one.
         widths: ranges of a span by level; 1 at the last level.
+        keys: end of the keys.
     """
 
     folder: str
@@ -132,6 +175,7 @@ class _Plan:
     fan: int
     groups: tuple[int, ...]
     widths: tuple[int, ...]
+    keys: int
 
     @property
     def last(self) -> int:
@@ -148,8 +192,8 @@ class _Plan:
         return -(-self.widths[level] // self.widths[level + 1])
 
     def begin(self, level: int, span: int) -> int:
-        """Returns the smallest key of a span; for the one after the last, 2**64."""
-        return range_begin(min(span * self.widths[level], self.ranges), self.ranges)
+        """Returns the smallest key of a span; for the one after the last, the end of the keys."""
+        return range_begin(min(span * self.widths[level], self.ranges), self.ranges, self.keys)
 
     def name(self, level: int, group: int, span: int) -> str:
         """Returns the name of the part of a run, which has all that its records depend on besides the sources."""
@@ -161,52 +205,58 @@ class _Plan:
         return f"{self.folder}/{self.name(level, group, span)}.bin"
 
 
-def _plan(folder: str, groups: int, ranges: int) -> _Plan:
+def plan_levels(folder: str, groups: int, ranges: int, keys: int, together: int) -> MergePlan:
+    """Returns the plan of a merge; the last level but one has runs of `together` ranges each, if these are several."""
     levels = 1
     while _FAN**levels < groups:
         levels += 1
     fan = 1
     while fan**levels < groups:
         fan += 1
-    return _Plan(
-        folder,
-        ranges,
-        fan,
-        groups=tuple(-(-groups // fan**level) for level in range(levels + 1)),
-        widths=(ranges, *(fan ** (levels - level) for level in range(1, levels + 1))),
-    )
+    of_groups = [-(-groups // fan**level) for level in range(levels + 1)]
+    widths = [ranges, *(together * fan ** (levels - level) for level in range(1, levels + 1))]
+    if groups == 1:
+        widths[-1] = 1  # the only run has the places of all ranges
+    elif together > 1:
+        of_groups, widths = [*of_groups, 1], [*widths, 1]
+    return MergePlan(folder, ranges, fan, tuple(of_groups), tuple(widths), keys)
 
 
-def _merge_whole(merge: RangeMerge, folder: ArtifactFolder, part: Part, sources: Sequence[Source]) -> None:
-    merge.write(part, _after(merge, 0, 1, _read_sources(merge, folder, sources)))
+def _merge_whole(
+    merge: RangeMerge,
+    write: Callable[[Part, NDArray[np.void]], None],
+    folder: ArtifactFolder,
+    part: Part,
+    sources: Sequence[Source],
+) -> None:
+    write(part, _read_sources(merge, folder, sources))
 
 
 def _write_first_run(
-    merge: RangeMerge, folder: ArtifactFolder, plan: _Plan, part: Part, payload: tuple[int, Sequence[Source]]
+    merge: RangeMerge, folder: ArtifactFolder, plan: MergePlan, part: Part, payload: tuple[int, Sequence[Source]]
 ) -> None:
     group, sources = payload
     _write(part, plan, 0, group, 0, _read_sources(merge, folder, sources))
 
 
 def _write_run(
-    merge: RangeMerge, folder: ArtifactFolder, plan: _Plan, level: int, part: Part, payload: tuple[int, int]
+    merge: RangeMerge, folder: ArtifactFolder, plan: MergePlan, level: int, part: Part, payload: tuple[int, int]
 ) -> None:
     group, span = payload
     _write(part, plan, level, group, span, _read_span(merge, folder, plan, level, group, span))
 
 
-def _write_range(merge: RangeMerge, folder: ArtifactFolder, plan: _Plan, part: Part, number: int) -> None:
-    merge.write(part, _after(merge, number, plan.ranges, _read_span(merge, folder, plan, plan.last, 0, number)))
+def _write_range(
+    merged: MergedRanges,
+    write: Callable[[Part, NDArray[np.void]], None],
+    folder: ArtifactFolder,
+    part: Part,
+    number: int,
+) -> None:
+    write(part, merged.read(folder, number))
 
 
-def _after(merge: RangeMerge, number: int, count: int, records: NDArray[np.void]) -> NDArray[np.void]:
-    """Returns the records of range `number` of `count` with those of the sorted source, if there is one."""
-    if merge.before is None:
-        return records
-    return _sorted(merge, [merge.before(range_begin(number, count), range_begin(number + 1, count)), records])
-
-
-def _write(part: Part, plan: _Plan, level: int, group: int, span: int, records: NDArray[np.void]) -> None:
+def _write(part: Part, plan: MergePlan, level: int, group: int, span: int, records: NDArray[np.void]) -> None:
     first = span * plan.divisions(level)
     begins = [plan.begin(level + 1, first + division) for division in range(plan.divisions(level) + 1)]
     with part.file(plan.path(level, group, span), rows=len(records)) as file:
@@ -220,7 +270,7 @@ def _read_sources(merge: RangeMerge, folder: ArtifactFolder, sources: Sequence[S
 
 
 def _read_span(
-    merge: RangeMerge, folder: ArtifactFolder, plan: _Plan, level: int, group: int, span: int
+    merge: RangeMerge, folder: ArtifactFolder, plan: MergePlan, level: int, group: int, span: int
 ) -> NDArray[np.void]:
     """Returns the records of a span from the runs of the level before."""
     before = level - 1
@@ -243,7 +293,8 @@ def _read_span(
 
 def _sorted(merge: RangeMerge, pieces: list[NDArray[np.void]]) -> NDArray[np.void]:
     """Returns the records of all pieces, sorted; equal keys are in the order of the pieces. Empties the list."""
-    records = np.concatenate([*pieces, np.empty(0, merge.dtype)])
+    # With the dtype, because NumPy would change numbers to the byte order of the machine.
+    records = np.concatenate([*pieces, np.empty(0, merge.dtype)], dtype=merge.dtype)
     pieces.clear()  # they have as many bytes as the sorted copy below
     sorted_: NDArray[np.void] = records[np.argsort(records["key"], kind="stable")]
     return sorted_

@@ -87,13 +87,31 @@ class RowMarks:
 
     def _read(self, number: int) -> bytes:
         begin, end = self.ranges.of(number)
-        path = f"{self.folder.path}/{marks_path(self.name, range_names(self.name, self.ranges.count)[number])}"
+        path = f"{self.folder.path}/{marks_path(self.name, range_name(self.name, number, self.ranges.count))}"
         return self.folder.store.read_range(path, max(self.first, begin) - begin, min(self.end, end) - begin)
 
 
 def range_names(name: str, count: int) -> list[str]:
     """Returns the names of the parts of some ranges."""
-    return [f"{name}-{number:05d}-of-{count:05d}" for number in range(count)]
+    return [range_name(name, number, count) for number in range(count)]
+
+
+def range_name(name: str, number: int, count: int) -> str:
+    """Returns the name of the part of a range.
+
+    >>> range_name("known", 3, 4)
+    'known-00003-of-00004'
+    """
+    return f"{name}-{number:05d}-of-{count:05d}"
+
+
+def range_number(name: str) -> int:
+    """Returns the number of the range whose part has a name.
+
+    >>> range_number("known-00003-of-00004")
+    3
+    """
+    return int(name.rsplit("-", 3)[1])
 
 
 def marks_path(name: str, part: str) -> str:
@@ -125,8 +143,8 @@ def merge_marks(
         found: parts with a file of MARK each, in any order of rows.
         per_range: about the most records of a task.
     """
-    merge = RangeMerge(f"{name}-merge", MARK, read_marks, partial(write_marks, name, ranges))
-    merge_ranges(merge, output, engine, sources_of(found), range_names(name, ranges.count), per_range)
+    merge, write = RangeMerge(f"{name}-merge", MARK, read_marks), partial(write_marks, name, ranges)
+    merge_ranges(merge, write, output, engine, sources_of(found), range_names(name, ranges.count), per_range)
 
 
 def read_marks(folder: ArtifactFolder, source: Source) -> NDArray[np.void]:
@@ -136,7 +154,7 @@ def read_marks(folder: ArtifactFolder, source: Source) -> NDArray[np.void]:
 
 def write_marks(name: str, ranges: RowRanges, part: Part, found: NDArray[np.void]) -> None:
     """Writes the marks of the range that a part is for, from the records (MARK) of its rows."""
-    begin, end = ranges.of(range_names(name, ranges.count).index(part.name))
+    begin, end = ranges.of(range_number(part.name))
     marks = np.zeros(end - begin, np.uint8)
     marks[ranges.rows(found["key"]) - np.uint64(begin)] = found["mark"]
     part.write(marks_path(name, part.name), marks.tobytes())

@@ -6,7 +6,7 @@ the number of buckets: bucket n of m is the n-th of m ranges of equal width of t
 several passes over a corpus, or of several cycles, can be read together.
 
 A bucket is located by bisection and only its records are read. From a remote store the whole run is fetched into the
-cache.
+cache; where many runs are read by many tasks, they are merged first (`tasks.formats.dedup.exchange`).
 """
 
 from bisect import bisect_left
@@ -108,6 +108,16 @@ def read_range(
 def read(folder: ArtifactFolder, paths: Sequence[str], dtype: np.dtype[Any]) -> NDArray[np.void]:
     """Returns all records of some runs; see `read_range`."""
     return read_range(folder, paths, dtype, 0, 1 << 64)
+
+
+def decode(data: bytes, dtype: np.dtype[Any]) -> NDArray[np.void]:
+    """Returns all records of a run, given its bytes; read-only."""
+    return np.frombuffer(data, dtype, sum(_sizes(np.frombuffer(data, np.uint8))))
+
+
+def most_records(size: int, dtype: np.dtype[Any]) -> int:
+    """Returns the number of records of a run of so many bytes, or a few more if it has several blocks."""
+    return (size - 2 * _COUNT.itemsize) // dtype.itemsize
 
 
 def _spans(path: str, dtype: np.dtype[Any], first: int, end: int) -> Iterator[tuple[int, int]]:

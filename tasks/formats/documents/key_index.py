@@ -14,6 +14,7 @@ rows.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import xxhash
@@ -137,9 +138,8 @@ def merge(output: Output, engine: Engine, records: Sequence[PartRecord], earlier
     sources = [_source(number, record) for number, record in enumerate(records) if number >= taken_over]
     total = sum(source.records for source in sources) + sum(earlier.rows if earlier else ())
     names = _range_names(range_count(total, _RANGE_KEYS))
-    before = earlier.between if earlier else None
-    keys = RangeMerge("keys-merge", KEY, _read_part, _write_range, before)
-    merge_ranges(keys, output, engine, sources, names, _RANGE_KEYS)
+    keys, write = RangeMerge("keys-merge", KEY, _read_part), partial(_write_range, earlier, len(names))
+    merge_ranges(keys, write, output, engine, sources, names, _RANGE_KEYS)
 
 
 def _range_names(count: int) -> list[str]:
@@ -158,7 +158,11 @@ def _read_part(folder: ArtifactFolder, source: Source) -> NDArray[np.void]:
     return keys
 
 
-def _write_range(part: Part, keys: NDArray[np.void]) -> None:
+def _write_range(earlier: MergedKeys | None, count: int, part: Part, keys: NDArray[np.void]) -> None:
+    if earlier:
+        number = int(part.name.split("-")[1])
+        keys = np.concatenate([earlier.between(range_begin(number, count), range_begin(number + 1, count)), keys])
+        keys = keys[np.argsort(keys["key"], kind="stable")]
     with ranges.checksummed_file(part, f"{FOLDER}/{part.name}.bin", rows=len(keys)) as file:
         file.write(keys.view(np.uint8).data)
 

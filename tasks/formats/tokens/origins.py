@@ -116,8 +116,10 @@ def superseded_rows(shards: Artifact, output: Output, engine: Engine) -> dict[st
     total = sum(record.rows_in for record in records)
     ranges = RowRanges(total, range_count(total, _RANGE_ROWS))
     names = range_names(_FOUND, ranges.count)
-    compare = RangeMerge(f"{_PAGES}-merge", _PAGE, _read_pages, partial(_write_superseded, ranges))
-    found = merge_ranges(compare, output, engine, sources_of(records), names, _RANGE_ROWS)
+    compare = RangeMerge(f"{_PAGES}-merge", _PAGE, _read_pages)
+    found = merge_ranges(
+        compare, partial(_write_superseded, ranges), output, engine, sources_of(records), names, _RANGE_ROWS
+    )
     merge_marks(_MARKS, ranges, output, engine, found, _RANGE_ROWS)
     marks, first = [], 0
     for record in records:

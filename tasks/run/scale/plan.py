@@ -165,7 +165,7 @@ class ScalePlan:
                 f"Assumed: {KNOWN_PER_PAGE} URLs known per page, one cycle of the crawl, every page gives a document, "
                 "texts and tokens without compression.",
                 f"{NOT_MEASURED}: no benchmark has the figure. > and <: nor has one the memory of all workers, "
-                "or the time to open the runs of all parts.",
+                "or the time to merge the runs of all parts.",
             ]
         )
 

@@ -8,16 +8,33 @@ so bytes are upper bounds. The stages have their default settings, one source, a
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
 
 from tasks.core.manifest import KEPT, PARTS_IN_MANIFEST
+from tasks.core.range_merge import plan_levels
 from tasks.formats.dedup.dedup_index import BAND, CAPTURE, TEXT
 from tasks.formats.documents.key_index import KEY, PART_KEY
 from tasks.run.scale.units import unit
 from tasks.stages.annotate import AnnotateConfig
-from tasks.stages.consolidate.resolve import DROPPED, MEMBER
+from tasks.stages.consolidate.resolve import DROPPED
+from tasks.stages.consolidate.resolve import MEMBER as MEMBER_TO_KEEP
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.dedup import DedupConfig
-from tasks.stages.dedup.workspace import EDGE, LABELED, LINK, PAIR, ROW_ID, VERDICT
+from tasks.stages.dedup.pairs import SET_PIECES
+from tasks.stages.dedup.workspace import (
+    EDGE,
+    GROUPED,
+    LABELED,
+    LINK,
+    MEMBER,
+    PAIR,
+    RANKED,
+    SHINGLES,
+    VERDICT,
+    WANTED,
+)
 from tasks.stages.extract.first_pass.identity import IDENTITY
 from tasks.stages.extract.sources import PACKED_WEIGHT
 from tasks.stages.spans import SpansConfig
@@ -26,8 +43,6 @@ from tasks.stages.tokens import TokenizerConfig
 KNOWN_PER_PAGE = 2
 """URLs known per page. Not measured: the assumption of `benchmarks.crawl_plan`."""
 _URLS_PER_PARTITION, _MOST_PARTITIONS = 10e6, 1024
-CACHE_BYTES = 50e9
-"""Default of SLUICE_CACHE_GB: above it, each task fetches again what it reads."""
 _LISTED, _DELETED = 1000, 1000
 """Files of a page of a listing, and of one request that removes files."""
 _PACKED_TOKENS = 2**28
@@ -40,6 +55,8 @@ _GROUP_WEIGHT, _FILE_WEIGHT, _INDEXED_WEIGHT = 32e6, 1e6, 1e3
 _EXCLUSION_BYTES = 9
 _MEASURED_PER_PART = 10_000
 """Documents of a part in the benchmark of dedup."""
+_WORD_BYTES = 6
+"""Bytes of text per word, and so per shingle. Not measured."""
 _ROUNDS = 2
 """Rounds of large-star and small-star on real copies."""
 
@@ -160,7 +177,7 @@ class Need:
         record: bytes of the record of its artifact, the largest one if it has several.
         alone: requests that one process makes one after another.
         through: bytes of the store that its process reads itself.
-        at_least: whether `cpu_s` leaves out the opening of runs, which is not measured and grows with parts x buckets.
+        at_least: whether `cpu_s` leaves out the merges of runs, which are not measured and grow with their levels.
     """
 
     stage: str
@@ -176,6 +193,7 @@ class Need:
 
 
 RECORDS = "records of parts"
+MERGED = "records of the largest merge"
 LISTED = "WARC files of the input"
 SAMPLE = "documents of the sample"
 
@@ -193,14 +211,37 @@ def _commit(parts: float, files: float) -> Work:
     return Work(put=parts / _DELETED + parts / PARTS_IN_MANIFEST + 1, listed=(files + 2 * parts) / _LISTED)
 
 
-def _exchange(corpus: Corpus, tasks: float, runs: float, record_bytes: float, count: float) -> Work:
-    """Returns the reads of tasks that each read a range of every run; `count` records in all runs.
+@dataclass(frozen=True)
+class _Records:
+    """Records that passes exchange: their number, the bytes of one, and about the most that a task merges."""
 
-    A worker looks up each run for each task. It fetches the whole run once, unless all runs do not fit into its cache.
+    count: float
+    size: float
+    per_range: float
+
+
+def _exchange(records: _Records, runs: float, ranges: float) -> Work:
+    """Returns the merge of runs, and its reads by tasks that each read one of some ranges of the keys.
+
+    See `tasks.formats.dedup.exchange`: there is no merge for one range.
     """
-    size = count * record_bytes
-    fetching = min(corpus.workers, tasks) if size <= CACHE_BYTES else tasks
-    return Work(head=tasks * runs * unit("head_read"), get=fetching * runs * unit("get_read"), read=fetching * size)
+    size = records.count * records.size
+    if ranges == 1 or not records.count:
+        return Work(get=runs if records.count else 0, read=size)
+    grouped = max(1, records.per_range * runs // records.count)
+    together = max(1, int(ranges) // max(1, math.ceil(records.count / records.per_range)))
+    plan = plan_levels("", math.ceil(runs / grouped), int(ranges), 1 << 64, together)
+    work = _merged(plan.groups[0], runs, size)
+    for level in range(1, plan.last + 1):
+        tasks = plan.groups[level] * plan.spans[level]
+        pieces = 2 * tasks * plan.groups[level - 1] / plan.groups[level]
+        work += _merged(tasks, pieces, size) if level < plan.last else Work(get=pieces, read=size)
+    return work
+
+
+def _merged(runs: float, get: float, size: float) -> Work:
+    """Returns the work of a level that writes so many runs."""
+    return Work(runs, 2 * runs, get, read=size, written=size)
 
 
 def _merge(records: float, sources: float, source_bytes: float, record_bytes: float, files: int) -> tuple[Work, float]:
@@ -329,39 +370,59 @@ def annotate(corpus: Corpus) -> Need:
 
 
 def dedup(corpus: Corpus) -> Need:
-    """Duplicates; passes exchange sorted runs, and a task of a bucket reads a range of every run."""
+    """Duplicates; passes exchange sorted runs. The two passes over groups above `max_bucket` are not counted."""
     config, parts, documents = DedupConfig(), corpus.parts, corpus.pages
-    bands = config.minhash.bands * documents
     found, verified = (documents * unit(name) for name in ("candidate_pairs", "verified_pairs"))
     links = verified + documents * unit("equal_pairs")
+    members = min(documents, 2 * links)
+    pieces = 2 * found * math.ceil(corpus.text_bytes / _WORD_BYTES / SHINGLES["shingles"].shape[0])
 
-    def buckets(records: float) -> float:
-        return max(1, math.ceil(records / config.records_per_bucket))
+    def buckets(records: float, per_bucket: float = config.records_per_bucket) -> float:
+        return max(1, math.ceil(records / per_bucket))
 
-    of_texts, of_bands, of_edges = buckets(documents), buckets(bands), buckets(2 * verified)
-    of_clusters, of_verdicts = buckets(links), buckets(8 * links)
-    of_pairs = max(1, math.ceil(found / config.pairs_per_part))
+    bands = config.minhash.bands * documents
+    # A merge has several levels; the process of the stage holds the records of two.
+    total, merges = list[float](), list[float]()
+
+    def exchanged(dtype: "np.dtype[Any]", count: float, runs: float, ranges: float) -> Work:
+        per_range = SET_PIECES if dtype is SHINGLES else config.records_per_bucket
+        work = _exchange(_Records(count, dtype.itemsize, per_range), runs, ranges)
+        merges.append(min(work.parts, 2 * buckets(count, per_range)))
+        total.append(work.parts)
+        return work
+
+    of_texts, of_bands, of_pairs = buckets(documents), buckets(bands), buckets(found)
+    of_sets = max(buckets(found, config.pairs_per_part), buckets(pieces, SET_PIECES))
+    of_edges, of_links, of_clusters = buckets(2 * verified), buckets(links), buckets(8 * links)
+    stars = (of_edges, 1, exchanged(EDGE, 2 * verified, of_edges, of_edges))
+    passes = (
+        (of_texts, 1, exchanged(TEXT, documents, parts, of_texts)),  # equal
+        (of_bands, 2, exchanged(BAND, bands, parts, of_bands)),  # candidates
+        (of_pairs, 2, exchanged(PAIR, found, of_bands, of_pairs)),  # paired
+        (parts, 1, exchanged(WANTED, 2 * found, of_pairs, parts)),  # shingle
+        (of_sets, 4, exchanged(GROUPED, found, of_pairs, of_sets)),  # verified
+        (0, 0, exchanged(SHINGLES, pieces, max(parts, buckets(pieces, SET_PIECES)), of_sets)),
+        (of_edges, 1, exchanged(EDGE, 2 * verified, of_sets, of_edges)),  # the first large-star
+        *(stars,) * (2 * _ROUNDS - 1),  # large, small
+        (of_links, 2, exchanged(LINK, links, of_texts + of_sets, of_links)),  # clusters
+        (0, 0, exchanged(EDGE, 2 * verified, of_edges, of_links)),
+        (parts, 1, exchanged(MEMBER, members, of_links, parts)),  # ranked
+        (of_clusters, 4, exchanged(LABELED, links, of_links, of_clusters)),  # pairs
+        (0, 0, exchanged(RANKED, members, parts, of_clusters)),
+        (of_texts, 1, exchanged(CAPTURE, documents, parts, of_texts)),  # recaptured
+        (parts, 3, exchanged(VERDICT, members, of_clusters, parts)),  # <part>
+    )
     work = _tasks(parts, 2, 4, corpus.text, documents * unit("dedup_artifact"))  # sign
-    for tasks, writes, runs, dtype, records in (
-        (of_texts, 1, parts, TEXT, documents),  # equal
-        (of_bands, 2, parts, BAND, bands),  # candidates
-        (parts, 2, of_bands, ROW_ID, 2 * found),  # shingle
-        (of_pairs, 4, of_bands, PAIR, found),  # verify
-        (of_edges, 1, of_pairs, EDGE, 2 * verified),  # the first large-star
-        *((of_edges, 1, of_edges, EDGE, 2 * verified),) * (2 * _ROUNDS - 1),  # large, small
-        (of_clusters, 1, of_texts + of_pairs + of_edges, LINK, links),  # clusters
-        (of_verdicts, 3, of_clusters, LABELED, links),  # pairs
-        (of_texts, 1, parts, CAPTURE, documents),  # recaptured
-        (parts, 3, of_verdicts + of_texts, VERDICT, links),  # <part>
-    ):
-        work += _tasks(tasks, 0, writes, 0, 0) + _exchange(corpus, tasks, runs, dtype.itemsize, records)
-    # Shingles: the texts again. Verify: the sets of the parts in which the texts of its pairs are.
-    sets = of_pairs * 2 * min(parts, 2 * config.pairs_per_part)
-    work += Work(get=parts + sets, head=parts + sets, read=corpus.text)
-    work += Work(get=2 * parts, head=2 * parts)  # audit: two tables of each part
-    tasks = work.parts
-    work += _commit(tasks, 9 * parts + 4 * (tasks - 3 * parts))
-    own = {RECORDS: _opened(parts, 2) + _opened(parts, 1) + _committed(parts, 9) + _committed(tasks - parts, 0)}
+    for tasks, writes, read in passes:
+        work += _tasks(tasks, 0, writes, 0, 0) + read
+    # Documents in shingle and <part>, two tables for the audit, and preferences and samples, which are not looked up.
+    work += Work(get=5 * parts + 2 * of_sets, head=4 * parts, read=corpus.text, written=pieces * SHINGLES.itemsize)
+    work += _commit(work.parts, work.parts + 8 * parts)
+    tasks = work.parts - sum(total) - parts
+    own = {
+        RECORDS: _opened(parts, 2) + _opened(parts, 1) + _committed(parts, 9) + _committed(tasks, 1),
+        MERGED: _committed(max(merges), 1),
+    }
     cpu = documents * unit("dedup_cpu") * corpus.text_bytes / unit("dedup_text")
     worker = unit("dedup_memory") * max(1.0, documents / parts / _MEASURED_PER_PART)
     return Need("dedup", work, cpu, own, worker, _record(2 * parts, 3.5), alone=4 * parts, at_least=True)
@@ -371,14 +432,19 @@ def consolidate(corpus: Corpus) -> Need:
     """Kept and rejected documents; its process reads six small tables of each part, one after another."""
     parts, groups = corpus.parts, len(AnnotateConfig().use)
     links = corpus.pages * (unit("verified_pairs") + unit("equal_pairs"))
-    buckets = max(1, math.ceil(8 * links / DedupConfig().records_per_bucket))
-    members = corpus.pages * unit("verified_pairs")
+    per_bucket = DedupConfig().records_per_bucket
+    buckets = max(1, math.ceil(8 * links / per_bucket))
+    members, dropped = (
+        _Records(corpus.pages * unit("verified_pairs"), dtype.itemsize, per_bucket)
+        for dtype in (MEMBER_TO_KEEP, DROPPED)
+    )
+    to_buckets, to_parts = _exchange(members, parts, buckets), _exchange(dropped, buckets, parts)
     keys, runs = _merge_keys(2 * (corpus.pages - corpus.kept), parts)
     work = (
         _tasks(parts, groups + 2, 1, corpus.text, 0)  # survivors
         + _tasks(buckets, 1, 1, 0, 0)
-        + _exchange(corpus, buckets, parts, MEMBER.itemsize, members)  # resolved
-        + _exchange(corpus, parts, buckets, DROPPED.itemsize, members)
+        + to_buckets  # resolved
+        + to_parts
         + _tasks(parts, groups + 3, 9, corpus.text, corpus.text)
         + keys
         + Work(get=6 * parts, head=6 * parts)
@@ -389,7 +455,8 @@ def consolidate(corpus: Corpus) -> Need:
         + groups * _opened(parts, 1)
         + 2 * _opened(parts, 2.5)
         + _committed(parts, 9)
-        + _committed(parts + buckets + runs, 1)
+        + _committed(parts + buckets, 1),
+        MERGED: _committed(max(runs, to_buckets.parts, to_parts.parts), 1),
     }
     cpu = corpus.pages * unit("consolidate_cpu")
     return Need("consolidate", work, cpu, own, None, _record(parts, 9), 12 * parts, at_least=True)

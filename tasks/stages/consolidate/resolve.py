@@ -20,8 +20,9 @@ Writes `replaced/<part>.parquet` (schema REPLACED): documents of the dedup index
 index omits them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,10 +31,12 @@ from numpy.typing import NDArray
 
 from tasks.core.engine import Engine
 from tasks.core.part import Part, PartSpec
+from tasks.core.range_merge import Source
 from tasks.core.stage import Output
 from tasks.formats.dedup import document_ids, sorted_runs
 from tasks.formats.dedup.document_ids import HALVES, range_of, row_ids_of, row_of
 from tasks.formats.dedup.duplicates import choose
+from tasks.formats.dedup.exchange import Exchange, exchange, exchange_by_part, runs_of
 from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs, AlignedParts, NumberedPart
 from tasks.stages.consolidate.config import ConsolidateConfig
@@ -84,29 +87,36 @@ REPLACED = pa.schema(
 
 def resolve_parts(
     config: ConsolidateConfig, aligned: AlignedParts, inputs: AlignedInputs, output: Output, engine: Engine
-) -> list[str]:
-    """Runs the passes on the engine; returns the runs of DROPPED."""
-    if not config.dedup:
-        return []
-    pairs, parts = inputs.duplicates.files("pairs/"), inputs.numbered()
+) -> Exchange:
+    """Runs the passes on the engine; returns the documents to drop (dtype DROPPED) by part."""
+    pairs = inputs.duplicates.files("pairs/") if config.dedup else []
+    parts, recaptured = inputs.numbered(), inputs.recaptured() if config.dedup else 0
 
-    def map_over_parts(fn: Callable[..., None], folder: str) -> list[str]:
+    def run_over_parts(fn: Callable[..., None], folder: str, dtype: "np.dtype[Any]") -> list[Source]:
         specs = [PartSpec(f"{folder}-{part.name}", part) for part in parts]
-        output.map_parts(engine, fn, specs, conserved=False)
-        return [f"{folder}/{part.name}.bin" for part in parts]
+        return runs_of(output.map_parts(engine, fn, specs, conserved=False), folder, dtype)
 
-    recaptured = inputs.recaptured()
-    newest_buckets = Buckets("newest", sorted_runs.bucket_count(recaptured, _PER_BUCKET) if recaptured else 0)
-    if newest_buckets.count:
-        paths = map_over_parts(partial(captures_part, config, aligned), "captures")
-        specs = [PartSpec(newest_buckets.name(number), number) for number in range(newest_buckets.count)]
-        output.map_parts(engine, partial(newest_part, aligned, paths, newest_buckets), specs, conserved=False)
-    resolved_buckets = Buckets("resolved", len(pairs))
-    if resolved_buckets.count:
-        paths = map_over_parts(partial(survivors_part, config, aligned, newest_buckets), "survivors")
-        buckets = [PartSpec(resolved_buckets.name(number), (number, path)) for number, path in enumerate(pairs)]
-        output.map_parts(engine, partial(resolved_part, aligned, paths, resolved_buckets), buckets, conserved=False)
-    return [*newest_buckets.paths(), *resolved_buckets.paths()]
+    def run_over_buckets(fn: Callable[..., None], folder: str, payloads: Sequence[Any]) -> list[Source]:
+        buckets = Buckets(folder, len(payloads))
+        specs = [PartSpec(buckets.name(number), payload) for number, payload in enumerate(payloads)]
+        return runs_of(output.map_parts(engine, partial(fn, buckets), specs, conserved=False), folder, DROPPED)
+
+    def by_part(name: str, runs: Sequence[Source]) -> Exchange:
+        return exchange_by_part(name, DROPPED, output, engine, runs, _PER_BUCKET, len(parts))
+
+    older = list[Source]()
+    if recaptured:
+        count = sorted_runs.bucket_count(recaptured, _PER_BUCKET)
+        runs = run_over_parts(partial(captures_part, config, aligned), "captures", CAPTURE)
+        pages = exchange("newest", CAPTURE, output, engine, runs, _PER_BUCKET, count)
+        older = run_over_buckets(partial(newest_part, aligned, pages), "newest", range(count))
+    if not pairs:
+        return by_part("parts", older)
+    passing = partial(survivors_part, config, aligned, by_part("survivors", older))
+    runs = run_over_parts(passing, "survivors", MEMBER)
+    members = exchange("resolved", MEMBER, output, engine, runs, _PER_BUCKET, len(pairs), keys=len(pairs))
+    resolved = run_over_buckets(partial(resolved_part, aligned, members), "resolved", list(enumerate(pairs)))
+    return by_part("parts", older + resolved)
 
 
 def leave_out(output: Output) -> None:
@@ -145,38 +155,33 @@ def captures_part(config: ConsolidateConfig, aligned: AlignedParts, part: Part, 
     sorted_runs.write(part, f"captures/{part_of_input.name}.bin", [captures(config, aligned, part_of_input)])
 
 
-def newest_part(aligned: AlignedParts, paths: list[str], newest_buckets: Buckets, part: Part, number: int) -> None:
+def newest_part(aligned: AlignedParts, pages: Exchange, buckets: Buckets, part: Part, number: int) -> None:
     """Writes the older captures of one bucket of pages; runs on a worker."""
-    older = older_captures(sorted_runs.read_bucket(aligned.own_folder, paths, CAPTURE, number, newest_buckets.count))
-    sorted_runs.write(part, newest_buckets.path(number), [sorted_runs.by_key(older)])
+    older = older_captures(pages.records(aligned.own_folder, number))
+    sorted_runs.write(part, buckets.path(number), [sorted_runs.by_key(older)])
 
 
 def survivors_part(
-    config: ConsolidateConfig, aligned: AlignedParts, newest_buckets: Buckets, part: Part, part_of_input: NumberedPart
+    config: ConsolidateConfig, aligned: AlignedParts, older: Exchange, part: Part, part_of_input: NumberedPart
 ) -> None:
     """Writes the survivors of one part; runs on a worker."""
-    older = _dropped_in_part(aligned, newest_buckets.paths(), part_of_input.number)["key"]
     survivors = members(config, aligned, part_of_input)
-    sorted_runs.write(part, f"survivors/{part_of_input.name}.bin", [survivors[~np.isin(survivors["row_id"], older)]])
+    is_older = np.isin(survivors["row_id"], older.records(aligned.own_folder, part_of_input.number)["key"])
+    sorted_runs.write(part, f"survivors/{part_of_input.name}.bin", [survivors[~is_older]])
 
 
 def resolved_part(
-    aligned: AlignedParts, paths: list[str], resolved_buckets: Buckets, part: Part, item: tuple[int, str]
+    aligned: AlignedParts, members: Exchange, buckets: Buckets, part: Part, item: tuple[int, str]
 ) -> None:
     """Writes the documents to drop of one bucket, given its number and its file of pairs; runs on a worker."""
     number, pairs = item
-    survivors = sorted_runs.read_range(aligned.own_folder, paths, MEMBER, number, number + 1)
-    copies = resolve_clusters(survivors, aligned.duplicates.table(pairs))
-    sorted_runs.write(part, resolved_buckets.path(number), [sorted_runs.by_key(copies)])
+    copies = resolve_clusters(members.records(aligned.own_folder, number), aligned.duplicates.table(pairs))
+    sorted_runs.write(part, buckets.path(number), [sorted_runs.by_key(copies)])
 
 
-def copies_in_part(aligned: AlignedParts, runs: list[str], number: int) -> pa.Table:
+def copies_in_part(aligned: AlignedParts, dropped: Exchange, number: int) -> pa.Table:
     """Returns the documents to drop of the part with this number (schema COPIES), in row order."""
-    return copies_of(_dropped_in_part(aligned, runs, number))
-
-
-def _dropped_in_part(aligned: AlignedParts, runs: list[str], number: int) -> NDArray[np.void]:
-    return sorted_runs.by_key(sorted_runs.read_range(aligned.own_folder, runs, DROPPED, *range_of(number)))
+    return copies_of(sorted_runs.by_key(dropped.records(aligned.own_folder, number)))
 
 
 def older_captures(captures: NDArray[np.void]) -> NDArray[np.void]:
@@ -302,18 +307,18 @@ def _passing(
 
 
 def write_replaced(
-    aligned: AlignedParts, inputs: AlignedInputs, runs: list[str], output: Output, engine: Engine
+    aligned: AlignedParts, inputs: AlignedInputs, dropped: Exchange, output: Output, engine: Engine
 ) -> int:
     """Writes the documents of the dedup index that this version replaces, by part; returns their number."""
     specs = [PartSpec(part.name, part) for part in inputs.numbered() if part.earlier]
-    records = output.map_parts(engine, partial(replaced_part, aligned, runs), specs, conserved=False)
+    records = output.map_parts(engine, partial(replaced_part, aligned, dropped), specs, conserved=False)
     return int(sum(record.metrics[REPLACED_FOLDER] for record in records))
 
 
-def replaced_part(aligned: AlignedParts, runs: list[str], part: Part, part_of_input: NumberedPart) -> None:
+def replaced_part(aligned: AlignedParts, dropped: Exchange, part: Part, part_of_input: NumberedPart) -> None:
     """Writes the replaced documents of one part of the index; runs on a worker."""
-    dropped = _dropped_in_part(aligned, runs, part_of_input.number)
-    rows, copies = row_of(dropped["key"]), copies_of(dropped)
+    of_part = sorted_runs.by_key(dropped.records(aligned.own_folder, part_of_input.number))
+    rows, copies = row_of(of_part["key"]), copies_of(of_part)
     reason_column = pa.array([f"{DUPLICATE}{kind}" for kind in copies.column("kind").to_pylist()], pa.string())
     columns = [copies.column("id"), reason_column, copies.column("duplicate_of"), pa.array(rows)]
     part.table(REPLACED_FOLDER, pa.table(columns, schema=REPLACED), out=False)

@@ -37,6 +37,7 @@ from tasks.core.groups import KIND
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.filters import UNDETERMINED
 from tasks.filters.language_values import OTHER
+from tasks.formats.dedup.exchange import Exchange
 from tasks.formats.documents import key_index
 from tasks.formats.documents.document import CONTAMINATED, DOCUMENT, REPEATED
 from tasks.formats.documents.tombstones import TAKEDOWN, page_term
@@ -149,7 +150,7 @@ def _write_whole(config: ConsolidateConfig, aligned: AlignedParts, names: list[s
 
 
 def consolidate_part(
-    config: ConsolidateConfig, aligned: AlignedParts, copies: list[str], part: Part, number: int
+    config: ConsolidateConfig, aligned: AlignedParts, copies: Exchange, part: Part, number: int
 ) -> None:
     """Writes the part with this number; runs on a worker."""
     name = part.name

@@ -78,7 +78,7 @@ class DedupConfig(Config):
 
     records_per_bucket: int = Field(default=1_000_000, ge=1)
     """Records (hashes, band keys, edges) per task in passes over the whole corpus. Bounds the memory of a worker, at
-    about 200 bytes per record; with small values, more tasks each read every part."""
+    about 200 bytes per record."""
 
     alarm_share: float = Field(default=0.5, ge=0, le=1)
     """Share of duplicates above which a source is reported in a warning and in the metrics."""

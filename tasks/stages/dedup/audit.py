@@ -32,12 +32,13 @@ from numpy.typing import NDArray
 
 from tasks.core import parquet
 from tasks.core.part import Part
+from tasks.core.remote import concurrently
 from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup.document_ids import by_part, row_of, unpack
 from tasks.formats.dedup.duplicates import AUDIT_FILE, DuplicateAudit, DuplicateCluster, Loss, Pair, Side, SizeBin
 from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.formats.web.domain import domain_of
-from tasks.stages.dedup.workspace import Workspace
+from tasks.stages.dedup.workspace import Workspace, pair_key
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -99,7 +100,7 @@ def write_samples(
         part: the part to write.
         buckets: the runs of the pass.
         number: number of the batch.
-        pairs: the pairs (dtype PAIR).
+        pairs: the pairs (fields `left` and `right`).
         shares: their similarities, shape (pairs,).
         threshold: minimum similarity of duplicates.
     """
@@ -110,8 +111,8 @@ def write_samples(
     for folder, inside in sides.items():
         part.metric(f"pairs_just_{folder}", int(inside.sum()))
         sampled = np.empty(int(inside.sum()), SAMPLED)
-        for name in ("key", "left", "right"):
-            sampled[name] = pairs[name][inside]
+        sampled["left"], sampled["right"] = pairs["left"][inside], pairs["right"][inside]
+        sampled["key"] = pair_key(sampled["left"], sampled["right"])
         sampled["jaccard"] = shares[inside]
         sorted_runs.write(part, buckets.sibling(folder).path(number), [smallest(sampled)])
 
@@ -254,8 +255,8 @@ def _side(work: Workspace, runs: Buckets | None, pairs: int) -> Side:
         pairs: total number of pairs on this side.
     """
     sampled = np.empty(0, SAMPLED)
-    for path in runs.paths() if runs else ():
-        sampled = smallest(np.concatenate([sampled, sorted_runs.read(work.own, [path], SAMPLED)]))
+    for data in concurrently(work.own.read, runs.paths() if runs else ()):
+        sampled = smallest(np.concatenate([sampled, sorted_runs.decode(data, SAMPLED)]))
     row_ids = np.unique(np.concatenate([sampled["left"], sampled["right"]]))
     documents = dict(zip(row_ids.tolist(), _texts_and_clusters(work, row_ids), strict=True))
     examples = []

@@ -2,12 +2,16 @@
 
 With `prefer = "first"`, documents of earlier versions are preferred to all others. `preference/<part>.bin` has one
 record of 32 bytes per document (`tasks.formats.dedup.dedup_index.PREFERENCE`), in row order. So any set of documents,
-also of several versions, can be ordered by its records alone, without sorting the whole corpus.
+also of several versions, can be ordered by its records alone, without sorting the whole corpus. A pass that needs the
+order of documents sends their row ids to the parts, and these send back the records.
 
 Captures of a page are documents with the same address, in this version and in the index. The pass over them reads the
-runs `captures/` of all parts, one bucket of pages at a time, and writes `recaptured/<bucket>.bin`, a run of RECAPTURED:
-the documents whose page has another capture. `consolidate` chooses among them, because it knows which pass the filters.
+runs `captures/` of all parts by ranges, one bucket of pages at a time, and writes `recaptured/<bucket>.bin`, a run of
+RECAPTURED: the documents whose page has another capture. `consolidate` chooses among them, because it knows which pass
+the filters.
 """
+
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,10 +21,12 @@ from numpy.typing import NDArray
 
 from tasks.core.part import Part
 from tasks.formats.dedup import document_ids, sorted_runs
-from tasks.formats.dedup.dedup_index import CAPTURE, CAPTURES, PREFERENCE
-from tasks.formats.dedup.document_ids import by_part, row_ids_of, row_of
+from tasks.formats.dedup.dedup_index import CAPTURE, PREFERENCE
+from tasks.formats.dedup.document_ids import row_ids_of, row_of
+from tasks.formats.dedup.exchange import Exchange
 from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.formats.documents.tombstones import page_term
+from tasks.stages.dedup import DedupConfig
 from tasks.stages.dedup.workspace import RECAPTURED, Workspace, packed
 
 FOLDER = "preference"
@@ -69,35 +75,38 @@ def order(records: NDArray[np.void], row_ids: NDArray[np.uint64]) -> NDArray[np.
     return np.lexsort((row_ids, ids[:, 1], ids[:, 0], records["fetched"], records["quality"], records["cycle"]))
 
 
-def read(work: Workspace, row_ids: NDArray[np.uint64]) -> NDArray[np.void]:
-    """Returns the records (dtype PREFERENCE) of documents of this version and of the index.
+def ranked(
+    work: Workspace, number: int, name: str, dtype: np.dtype[Any], row_ids: NDArray[np.uint64]
+) -> NDArray[np.void]:
+    """Returns records of some documents of one part, with their row ids and preference; the other fields are 0.
 
     Args:
         work: the stage's files.
-        row_ids: row ids of the documents, in any order.
+        number: of the part; those of the index come first.
+        name: of the part.
+        dtype: has the fields of PREFERENCE and `row_id`.
+        row_ids: the documents, in any order.
     """
-    records = np.empty(len(row_ids), PREFERENCE)
-    for part, in_part in by_part(row_ids):
-        part_records = _of_part(work, part)[row_of(row_ids[in_part])]
-        for name in PREFERENCE.names or ():
-            records[name][in_part] = part_records[name]
-    if work.config.prefer == "quality":
-        records["cycle"] = 0
+    records = packed(dtype, row_id=row_ids)
+    if len(row_ids):
+        of_part = _of_part(work, number, name)[row_of(row_ids)]
+        for field in PREFERENCE.names or ():
+            records[field] = of_part[field]
     return records
 
 
-def cycles(work: Workspace, row_ids: NDArray[np.uint64]) -> NDArray[np.uint32]:
-    """Returns the number of the version of each document of the index."""
-    result = np.empty(len(row_ids), np.uint32)
-    for part, in_part in by_part(row_ids):
-        result[in_part] = work.index.rows(part)["cycle"][row_of(row_ids[in_part])]
-    return result
+def ordered(config: DedupConfig, records: NDArray[np.void]) -> NDArray[np.int64]:
+    """Returns the indices of `ranked` documents, most preferred first."""
+    if config.prefer == "quality":
+        records = records.copy()
+        records["cycle"] = 0
+    return order(records, records["row_id"])
 
 
-def _of_part(work: Workspace, number: int) -> NDArray[np.void]:
+def _of_part(work: Workspace, number: int, name: str) -> NDArray[np.void]:
     if number < work.index.count:
         return work.index.rows(number)
-    return np.memmap(work.own.local(f"{FOLDER}/{work.part_names()[number]}.bin"), PREFERENCE, mode="r")
+    return np.frombuffer(work.own.read(f"{FOLDER}/{name}.bin"), PREFERENCE)
 
 
 def capture_records(urls: pa.ChunkedArray, warc_files: pa.ChunkedArray, part: int) -> NDArray[np.void]:
@@ -112,9 +121,9 @@ def page_key(url: str) -> int:
     return int(xxhash.xxh3_64_intdigest(page_term(url).encode()))
 
 
-def recaptured_part(work: Workspace, buckets: Buckets, part: Part, number: int) -> None:
+def recaptured_part(work: Workspace, keys: Exchange, buckets: Buckets, part: Part, number: int) -> None:
     """Finds the documents of one bucket of pages whose page has several captures; runs on a worker."""
-    captures = work.bucket_of_documents(CAPTURES, number, buckets.count)
+    captures = work.documents(keys, number)
     captures = captures[np.lexsort((captures["row_id"], captures["key"]))]
     same = captures["key"][1:] == captures["key"][:-1]
     several = captures[np.append(False, same)[: len(captures)] | np.append(same, False)[: len(captures)]]

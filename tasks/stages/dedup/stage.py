@@ -18,10 +18,14 @@ This stage does not drop documents. Every pass runs as parts on the engine, and 
     sign         per part      text -> hash, band keys, preference, as sorted runs
     equal        per bucket    equal hashes
     candidates   per bucket    pairs of texts that share a band
+    crowd        per part      the preference of documents in large groups, if there are any
+    crowded      per bucket    pairs in these groups
+    paired       per bucket    the distinct pairs
     shingle      per part      shingle sets of the texts of these pairs
-    verify       per bucket    exact Jaccard similarity of each pair
+    verified     per bucket    exact Jaccard similarity of each pair
     large small  per bucket    connected components of the verified pairs, round by round
     clusters     per bucket    pairs and equal texts by cluster
+    ranked       per part      the preference of documents in clusters
     pairs        per bucket    the keeper of each cluster (`verdicts`)
     recaptured   per bucket    documents whose page has several captures
     <part>       per part      the verdicts on its documents
@@ -31,8 +35,9 @@ Documents of the index are compared with those of this version but not with one 
 to verify a pair. So the cost of a version is that of its own documents plus a pass over the keys of the index.
 
 A bucket is a range of hashes (of band keys, pairs, texts or clusters) with about `records_per_bucket` records: this and
-the largest part bound the memory of a worker. The process of the stage holds only counts. Intermediate files are
-deleted at the end.
+the largest part bound the memory of a worker. Before each pass the runs of the one before are merged, unless they are
+few (`tasks.formats.dedup.exchange`): parts named `to-<pass>`. So requests and bytes grow with the documents, times the
+levels of the merges. The process of the stage holds only counts. Intermediate files are deleted at the end.
 """
 
 import json
@@ -41,23 +46,43 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from tasks.core.artifact import Artifact, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.groups import KIND
+from tasks.core.range_merge import Source
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report, total
-from tasks.formats.dedup.dedup_index import DedupIndex, index_of, signatures_of
+from tasks.formats.dedup.dedup_index import BANDS, CAPTURES, RUNS, TEXTS, DedupIndex, index_of, signatures_of
 from tasks.formats.dedup.duplicates import AUDIT_FILE, DuplicateAudit
+from tasks.formats.dedup.exchange import Exchange, ReadRun, exchange, exchange_by_part, runs_of
 from tasks.formats.dedup.sorted_runs import Buckets, bucket_count
 from tasks.formats.documents.document import parts_of
 from tasks.formats.documents.tombstones import tombstones_of
 from tasks.stages.dedup import DedupConfig
 from tasks.stages.dedup.audit import alarm, audit_part, draw
-from tasks.stages.dedup.pairs import EDGES, WANTED, candidates_part, equal_part, shingle_part, verify_part
+from tasks.stages.dedup.pairs import (
+    CROWD,
+    CROWDS,
+    EDGES,
+    SET_PIECES,
+    SETS,
+    WANTED_TEXTS,
+    candidates_part,
+    crowd_part,
+    crowded_part,
+    equal_part,
+    paired_part,
+    shingle_part,
+    verify_part,
+)
 from tasks.stages.dedup.preference import recaptured_part
 from tasks.stages.dedup.signatures import sign_part
 from tasks.stages.dedup.verdicts import (
+    MEMBERS,
     OF_CYCLE,
+    RANKS,
     VERDICTS,
     clusters_part,
     duplicates_part,
@@ -65,9 +90,27 @@ from tasks.stages.dedup.verdicts import (
     forgotten_part,
     keepers_part,
     large_part,
+    ranked_part,
     small_part,
 )
-from tasks.stages.dedup.workspace import PARTS_FILE, Workspace, earlier_name
+from tasks.stages.dedup.workspace import (
+    CROWDED,
+    EDGE,
+    GROUPED,
+    IN_CROWD,
+    LABELED,
+    LINK,
+    MEMBER,
+    PAIR,
+    PARTS_FILE,
+    RANKED,
+    RECAPTURED,
+    SHINGLES,
+    VERDICT,
+    WANTED,
+    Workspace,
+    earlier_name,
+)
 
 VERSION = 6
 
@@ -91,12 +134,12 @@ def run(config: DedupConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     )
     passes.forget()
     passes.sign()
-    links = [passes.equal()] if config.exact else []
+    links = passes.equal() if config.exact else []
     if config.near:
         links += passes.near()
-    verdicts = passes.keepers([run for run in links if run])
+    pairs, verdicts = passes.keepers(links)
     passes.verdicts(verdicts, passes.recaptured())
-    audit = passes.audit(verdicts)
+    audit = passes.audit(pairs)
     output.log_file(AUDIT_FILE, output.folder.read(AUDIT_FILE))
     output.log_file("duplicates.png", partial(draw, audit, str(output.address)))
     report = Report(metrics=passes.metrics(audit))
@@ -146,7 +189,8 @@ class _Passes:
         self._output = output
         self._engine = engine
         self._per_bucket = work.config.records_per_bucket
-        self._stars: Buckets | None = None
+        self._signed: list[PartRecord] = []
+        self._stars: list[Source] = []
         self._verified: Buckets | None = None
         self._texts = self._captures = self._index.documents
         self._counts = dict.fromkeys((*_COUNTED, "recaptured", "links"), 0)
@@ -165,75 +209,106 @@ class _Passes:
         if "parts" not in self._output.committed:
             with self._output.part("parts", conserved=False) as part, part.file(PARTS_FILE) as file:
                 file.write(json.dumps(self._names, indent=0).encode())
-        records = self._map(sign_part, [PartSpec(f"sign-{name}", (number, name)) for number, name in self._numbered])
-        self._texts += int(total(records, "texts"))
-        self._captures += int(total(records, "captures"))
+        specs = [PartSpec(f"sign-{name}", (number, name)) for number, name in self._numbered]
+        self._signed = self._map(sign_part, specs)
+        self._texts += int(total(self._signed, "texts"))
+        self._captures += int(total(self._signed, "captures"))
 
-    def equal(self) -> Buckets | None:
-        """Finds equal texts; returns their links, if any."""
+    def equal(self) -> list[Source]:
+        """Finds equal texts; returns the runs of their links."""
         buckets = Buckets("equal", bucket_count(self._texts, self._per_bucket))
-        return buckets if self._count("links", self._run_pass(buckets, equal_part)) else None
+        records = self._run_pass(buckets, equal_part, self._keys(TEXTS, buckets))
+        self._count("links", records)
+        return runs_of(records, buckets.folder, LINK)
 
-    def near(self) -> list[Buckets]:
-        """Finds and verifies pairs, and finds the components of their graph; returns the links, if any."""
-        candidates = Buckets(
-            "candidates", bucket_count(self._texts * self._work.config.minhash.bands, self._per_bucket)
-        )
-        records = self._run_pass(candidates, candidates_part)
-        self._count("large_buckets", records)
-        pairs = int(total(records, "found_pairs"))
-        if not pairs:
+    def near(self) -> list[Source]:
+        """Finds and verifies pairs, and finds the components of their graph; returns the runs of the links."""
+        candidates = self._candidates()
+        if not candidates:
             return []
-        specs = [PartSpec(f"shingle-{name}", (number, name)) for number, name in enumerate(self._work.part_names())]
-        self._map(shingle_part, specs, candidates.sibling(WANTED), intermediate=True)
-        buckets = Buckets("verified", bucket_count(pairs, self._work.config.pairs_per_part))
-        records = self._run_pass(buckets, verify_part, candidates)
+        pairs = sum(run.records for run in candidates)
+        paired = Buckets("paired", bucket_count(pairs, self._per_bucket))
+        records = self._run_pass(paired, paired_part, self._exchange(paired, PAIR, candidates))
+        found = self._count("candidate_pairs", records)
+        wanted = self._by_part("shingle", WANTED, runs_of(records, WANTED_TEXTS, WANTED))
+        shingled = self._over_parts("shingle", shingle_part, wanted)
+        least = bucket_count(int(total(shingled, "pieces")), SET_PIECES)
+        buckets = Buckets("verified", max(least, bucket_count(found, self._work.config.pairs_per_part)))
+        grouped = self._exchange(buckets, GROUPED, runs_of(records, paired.folder, GROUPED))
+        sets = self._exchange(Buckets("sets", buckets.count), SHINGLES, runs_of(shingled, SETS, SHINGLES), SET_PIECES)
+        records = self._run_pass(buckets, verify_part, grouped, sets)
         self._verified = buckets
-        for name in _COUNTED[1:]:
+        for name in _COUNTED[2:]:
             self._count(name, records)
-        verified = self._counts["verified_pairs"]
-        if not verified:
-            return []
-        self._stars = self._components(buckets.sibling(EDGES), verified)
-        self._counts["links"] += verified
-        return [buckets]
+        if verified := self._counts["verified_pairs"]:
+            self._stars = self._components(runs_of(records, EDGES, EDGE), verified)
+            self._counts["links"] += verified
+        return runs_of(records, buckets.folder, LINK)
 
-    def _components(self, edges: Buckets, pairs: int) -> Buckets:
-        """Repeats large-star and small-star until neither changes an edge; returns the final edges."""
+    def _candidates(self) -> list[Source]:
+        """Finds the pairs of texts that share a band; returns their runs."""
+        bands = self._texts * self._work.config.minhash.bands
+        buckets = Buckets("candidates", bucket_count(bands, self._per_bucket))
+        records = self._run_pass(buckets, candidates_part, self._keys(BANDS, buckets))
+        self._count("large_buckets", records)
+        runs = runs_of(records, buckets.folder, PAIR)
+        if crowded := int(total(records, "crowded")):
+            # The order of these documents is with their parts.
+            crowds = self._by_part(CROWD, IN_CROWD, runs_of(records, CROWDS, IN_CROWD))
+            crowd = runs_of(self._over_parts(CROWD, crowd_part, crowds), CROWD, CROWDED)
+            buckets = Buckets("crowded", bucket_count(crowded, self._per_bucket))
+            records = self._run_pass(buckets, crowded_part, self._exchange(buckets, CROWDED, crowd))
+            runs += runs_of(records, buckets.folder, PAIR)
+        return runs
+
+    def _components(self, edges: list[Source], pairs: int) -> list[Source]:
+        """Repeats large-star and small-star until neither changes an edge; returns the runs of the final edges."""
         count, number, moved = bucket_count(2 * pairs, self._per_bucket), 0, True
         while moved:
-            large = Buckets(f"large-{number:02d}", count)
-            moved = total(self._run_pass(large, large_part, edges), "moved_edges") > 0
-            edges = Buckets(f"small-{number:02d}", count)
-            moved = total(self._run_pass(edges, small_part, large), "moved_edges") > 0 or moved
+            moved = False
+            for step, fn in (("large", large_part), ("small", small_part)):
+                buckets = Buckets(f"{step}-{number:02d}", count)
+                records = self._run_pass(buckets, fn, self._exchange(buckets, EDGE, edges))
+                moved = total(records, "moved_edges") > 0 or moved
+                edges = runs_of(records, buckets.folder, EDGE)
             number += 1
         return edges
 
-    def keepers(self, links: Sequence[Buckets]) -> Buckets:
-        """Divides the links into clusters and chooses keepers; returns the runs of pairs, next to those of verdicts."""
-        if not links:
-            return Buckets("pairs", 0)
+    def keepers(self, links: list[Source]) -> tuple[Buckets, list[Source]]:
+        """Divides the links into clusters and chooses keepers; returns the runs of pairs, and those of verdicts."""
+        if not self._counts["links"]:
+            return Buckets("pairs", 0), []
         clusters = Buckets("clusters", bucket_count(self._counts["links"], self._per_bucket))
-        self._run_pass(clusters, clusters_part, tuple(links), self._stars)
+        stars = self._exchange(Buckets("stars", clusters.count), EDGE, self._stars)
+        records = self._run_pass(clusters, clusters_part, self._exchange(clusters, LINK, links), stars)
+        members = self._by_part("ranked", MEMBER, runs_of(records, MEMBERS, MEMBER))
+        ranked = runs_of(self._over_parts("ranked", ranked_part, members), RANKS, RANKED)
         buckets = Buckets("pairs", bucket_count(_LINKS * self._counts["links"], self._per_bucket))
-        for record in self._run_pass(buckets, keepers_part, clusters, intermediate=False):
+        labeled = self._exchange(buckets, LABELED, runs_of(records, clusters.folder, LABELED))
+        ranks = self._exchange(Buckets(RANKS, buckets.count), RANKED, ranked)
+        records = self._run_pass(buckets, keepers_part, labeled, ranks, intermediate=False)
+        for record in records:
             self._of_cycle.update({name: int(count) for name, count in record.metrics.items()})
-        return buckets
+        return buckets, runs_of(records, VERDICTS, VERDICT)
 
-    def recaptured(self) -> Buckets:
+    def recaptured(self) -> list[Source]:
         """Finds the documents whose page has several captures; returns their runs."""
         if self._work.config.pages == "all":
-            return Buckets("recaptured", 0)
+            return []
         buckets = Buckets("recaptured", bucket_count(self._captures, self._per_bucket))
-        self._count("recaptured", self._run_pass(buckets, recaptured_part))
-        return buckets
+        records = self._run_pass(buckets, recaptured_part, self._keys(CAPTURES, buckets))
+        self._count("recaptured", records)
+        return runs_of(records, buckets.folder, RECAPTURED)
 
-    def verdicts(self, pairs: Buckets, recaptured: Buckets) -> None:
+    def verdicts(self, verdicts: list[Source], recaptured: list[Source]) -> None:
         """Writes the verdicts on the documents of each part, and on those of the index."""
-        runs = pairs.sibling(VERDICTS), recaptured
+        read = (
+            self._by_part("duplicates", VERDICT, verdicts),
+            self._by_part("pages", RECAPTURED, recaptured),
+        )
         specs = [PartSpec(name, number) for number, name in self._numbered]
-        self._output.map_parts(self._engine, partial(duplicates_part, self._work, *runs), specs)
-        self._map(earlier_part, [PartSpec(earlier_name(number), number) for number in range(self._index.count)], *runs)
+        self._output.map_parts(self._engine, partial(duplicates_part, self._work, *read), specs)
+        self._map(earlier_part, [PartSpec(earlier_name(number), number) for number in range(self._index.count)], *read)
 
     def audit(self, pairs: Buckets) -> DuplicateAudit:
         """Writes the audit of all passes, and returns it."""
@@ -259,10 +334,52 @@ class _Passes:
             },
         }
 
+    def _keys(self, folder: str, buckets: Buckets) -> Exchange:
+        """Returns the keys of documents, of this version and of the index, for a pass over buckets of them."""
+        rows = self._work.config.minhash.bands if folder == BANDS else 1
+        earlier = [
+            Source(self._index.path(folder, number), number, part.documents * rows)
+            for number, part in enumerate(self._index.manifest.parts)
+            if part.documents
+        ]
+        runs = earlier + runs_of(self._signed, folder, RUNS[folder], first=self._index.count)
+        return self._exchange(buckets, RUNS[folder], runs, read=partial(self._work.read_keys, folder))
+
+    def _exchange(
+        self,
+        buckets: Buckets,
+        dtype: np.dtype[Any],
+        runs: Sequence[Source],
+        per_range: int = 0,
+        read: ReadRun | None = None,
+    ) -> Exchange:
+        """Returns the records of some runs for the tasks of a pass over buckets of their keys."""
+        return exchange(
+            buckets.folder,
+            dtype,
+            self._output,
+            self._engine,
+            runs,
+            per_range or self._per_bucket,
+            buckets.count,
+            read=read,
+        )
+
+    def _by_part(self, name: str, dtype: np.dtype[Any], runs: Sequence[Source]) -> Exchange:
+        """Returns the records of runs sorted by row id for the tasks of a pass over all parts."""
+        parts = self._index.count + len(self._names)
+        return exchange_by_part(name, dtype, self._output, self._engine, runs, self._per_bucket, parts)
+
+    def _over_parts(self, name: str, fn: Callable[..., None], read: Exchange) -> list[PartRecord]:
+        """Runs a pass over all parts, those of the index first."""
+        parts = [*map(earlier_name, range(self._index.count)), *self._names]
+        specs = [PartSpec(f"{name}-{part}", (number, part)) for number, part in enumerate(parts)]
+        return self._map(fn, specs, read, intermediate=True)
+
     def _run_pass(
-        self, buckets: Buckets, fn: Callable[..., None], *read: Any, intermediate: bool = True
+        self, buckets: Buckets, fn: Callable[..., None], *read: Exchange, intermediate: bool = True
     ) -> list[PartRecord]:
-        """Runs a pass: writes all its buckets from the runs `read`."""
+        """Runs a pass over buckets of the keys that `read` has."""
         specs = [PartSpec(buckets.name(number), number) for number in range(buckets.count)]
         return self._map(fn, specs, *read, buckets, intermediate=intermediate)
 

@@ -1,7 +1,9 @@
 """Verdicts from verified pairs: clusters of copies, the keeper of each, and a row for every document.
 
     large-<round>/ small-<round>/  per bucket of nodes     a run of EDGE: the search for connected components
-    clusters/<bucket>.bin          per bucket of clusters  a run of LABELED: every link with the label of its cluster
+    clusters/<bucket>.bin          per bucket of texts     a run of LABELED: every link with the label of its cluster
+    members/<bucket>.bin                                   a run of MEMBER: the documents of these links
+    ranks/<part>.bin               per part                a run of RANKED: its members with their preference
     forgotten/<part>.bin           per part of the index   a run of ROW_ID: documents that are taken down
     verdicts/<bucket>.bin          per bucket of clusters  a run of VERDICT, by row id: the documents of clusters
     pairs/<bucket>.parquet                                 every verified pair of texts with its similarity (PAIRS)
@@ -25,7 +27,7 @@ rule in `tasks.formats.dedup.duplicates` decides which documents are dropped, wi
 document of the bucket. Documents of the index that are taken down do not take part.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -36,8 +38,9 @@ from numpy.typing import NDArray
 from tasks.core.part import Part
 from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup.dedup_index import NAMES
-from tasks.formats.dedup.document_ids import range_of, row_ids_of, row_of, unpack
+from tasks.formats.dedup.document_ids import row_ids_of, row_of, unpack
 from tasks.formats.dedup.duplicates import choose
+from tasks.formats.dedup.exchange import Exchange
 from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.formats.documents.text import mix
 from tasks.stages.dedup import audit, preference
@@ -45,8 +48,8 @@ from tasks.stages.dedup.workspace import (
     EDGE,
     KINDS,
     LABELED,
-    LINK,
-    RECAPTURED,
+    MEMBER,
+    RANKED,
     ROW_ID,
     VERDICT,
     Workspace,
@@ -66,7 +69,7 @@ PAIRS = pa.schema(
 )
 
 SIZES = pa.schema([pa.field("size", pa.int64(), nullable=False), pa.field("clusters", pa.int64(), nullable=False)])
-VERDICTS = "verdicts"
+VERDICTS, MEMBERS, RANKS = "verdicts", "members", "ranks"
 
 OF_CYCLE = "of_cycle/"
 """Prefix of metrics: duplicates of documents of the index, by the number of their version."""
@@ -154,16 +157,16 @@ def _by_node(edges: NDArray[np.void]) -> tuple[NDArray[np.uint64], NDArray[np.ui
     return nodes, others, np.flatnonzero(np.append(True, nodes[1:] != nodes[:-1])[: len(nodes)])
 
 
-def large_part(work: Workspace, before: Buckets, buckets: Buckets, part: Part, number: int) -> None:
+def large_part(work: Workspace, before: Exchange, buckets: Buckets, part: Part, number: int) -> None:
     """Applies large-star to the nodes of one bucket; runs on a worker."""
-    (nodes, others), changed = large_star(work.bucket(before, EDGE, number, buckets.count))
+    (nodes, others), changed = large_star(before.records(work.own, number))
     part.metric("moved_edges", changed)
     sorted_runs.write(part, buckets.path(number), [_edges(nodes, others)])
 
 
-def small_part(work: Workspace, before: Buckets, buckets: Buckets, part: Part, number: int) -> None:
+def small_part(work: Workspace, before: Exchange, buckets: Buckets, part: Part, number: int) -> None:
     """Applies small-star to the nodes of one bucket; runs on a worker."""
-    (nodes, others), changed = small_star(work.bucket(before, EDGE, number, buckets.count))
+    (nodes, others), changed = small_star(before.records(work.own, number))
     part.metric("moved_edges", changed)
     sorted_runs.write(part, buckets.path(number), [both_directions(nodes, others)])
 
@@ -183,26 +186,36 @@ def labels_of(nodes: NDArray[np.uint64], stars: NDArray[np.void]) -> NDArray[np.
     return np.where(leaves["node"][at] == nodes, leaves["other"][at], nodes)
 
 
-def clusters_part(
-    work: Workspace, links: tuple[Buckets, ...], stars: Buckets | None, buckets: Buckets, part: Part, number: int
-) -> None:
+def clusters_part(work: Workspace, links: Exchange, stars: Exchange, buckets: Buckets, part: Part, number: int) -> None:
     """Labels the links of one bucket of texts with their clusters; runs on a worker.
 
     Args:
         work: the stage's files.
-        links: runs of LINK.
-        stars: runs of the last round of the search for components; None if no pair was verified.
+        links: the links (dtype LINK) by their left text.
+        stars: the edges after the last round of the search for components.
         buckets: the runs that this pass writes.
         part: the part to write.
         number: of the bucket.
     """
-    records = np.concatenate([work.bucket(run, LINK, number, buckets.count) for run in links])
-    edges = work.bucket(stars, EDGE, number, buckets.count) if stars else np.empty(0, EDGE)
-    label = labels_of(records["left"], edges)
+    records = links.records(work.own, number)
+    label = labels_of(records["left"], stars.records(work.own, number))
     columns = {name: records[name] for name in ("left", "right", "jaccard", "equal")}
     labeled = packed(LABELED, key=mix(label), label=label, **columns)
     order = np.lexsort((records["right"], records["left"], labeled["key"]))
     sorted_runs.write(part, buckets.path(number), [labeled[order]])
+    row_ids, first = np.unique(np.concatenate([records["left"], records["right"]]), return_index=True)
+    members = packed(MEMBER, key=row_ids, label=np.concatenate([label, label])[first])
+    sorted_runs.write(part, buckets.sibling(MEMBERS).path(number), [members])
+
+
+def ranked_part(work: Workspace, members: Exchange, part: Part, item: tuple[int, str]) -> None:
+    """Writes the preference of the documents of one part that are in clusters; runs on a worker."""
+    number, name = item
+    records = members.records(work.own, number)
+    row_ids, first = np.unique(records["key"], return_index=True)
+    ranked = preference.ranked(work, number, name, RANKED, row_ids)
+    ranked["key"] = mix(records["label"][first])
+    sorted_runs.write(part, f"{RANKS}/{name}.bin", [sorted_runs.by_key(ranked)])
 
 
 class ClusterMembers(NamedTuple):
@@ -210,7 +223,8 @@ class ClusterMembers(NamedTuple):
 
     `row_ids` uint64 (documents,); `ids` uint64 (documents, 2); `label` uint64 (documents,), of the cluster; `text`
     int64 (documents,), the index of the most preferred document with the same text; `repeated` bool (documents,),
-    whether the same document, published by an earlier version, is in the cluster before it.
+    whether the same document, published by an earlier version, is in the cluster before it. `cycle` uint32
+    (documents,), the number of versions before its own.
     """
 
     row_ids: NDArray[np.uint64]
@@ -218,18 +232,21 @@ class ClusterMembers(NamedTuple):
     label: NDArray[np.uint64]
     text: NDArray[np.int64]
     repeated: NDArray[np.bool_]
+    cycle: NDArray[np.uint32]
 
 
-def keepers_part(work: Workspace, clusters: Buckets, buckets: Buckets, part: Part, number: int) -> None:
+def keepers_part(
+    work: Workspace, clusters: Exchange, ranks: Exchange, buckets: Buckets, part: Part, number: int
+) -> None:
     """Writes the verdicts on the documents of one bucket of clusters; runs on a worker."""
-    links = work.bucket(clusters, LABELED, number, buckets.count)
-    members = _members(work, links)
+    links = clusters.records(work.own, number)
+    members = _members(work, links, ranks.records(work.own, number))
     near = links[links["equal"] == 0]
     pairs = _text_pairs(members, near)
     verdicts, sizes, keepers = _verdicts(members, pairs, near["jaccard"], number)
     is_new_duplicate = (verdicts["kind"] != KINDS.index("")) & (verdicts["key"] >= work.first_row_id)
-    earlier = keepers[is_new_duplicate & (keepers < work.first_row_id)]
-    for cycle, count in zip(*np.unique(preference.cycles(work, earlier), return_counts=True), strict=True):
+    earlier = keepers[is_new_duplicate & (members.row_ids[keepers] < work.first_row_id)]
+    for cycle, count in zip(*np.unique(members.cycle[earlier], return_counts=True), strict=True):
         part.metric(f"{OF_CYCLE}{cycle}", int(count))
     sorted_runs.write(part, buckets.sibling(VERDICTS).path(number), [sorted_runs.by_key(verdicts)])
     part.write_table(buckets.path(number, "parquet"), _pairs_table(members, pairs, near["jaccard"]))
@@ -240,19 +257,21 @@ def keepers_part(work: Workspace, clusters: Buckets, buckets: Buckets, part: Par
         pq.write_table(pa.table([size.astype(np.int64), count.astype(np.int64)], schema=SIZES), file)
 
 
-def _members(work: Workspace, links: NDArray[np.void]) -> ClusterMembers:
+def _members(work: Workspace, links: NDArray[np.void], ranked: NDArray[np.void]) -> ClusterMembers:
+    ranked = ranked[np.argsort(ranked["row_id"])]
     row_ids, first = np.unique(np.concatenate([links["left"], links["right"]]), return_index=True)
+    assert np.array_equal(row_ids, ranked["row_id"]), "each document of a cluster has its preference"
     label = np.concatenate([links["label"], links["label"]])[first]
     text = row_ids.copy()
     equal = links[links["equal"] == 1]
     text[np.searchsorted(row_ids, equal["right"])] = equal["left"]
-    records = preference.read(work, row_ids)
-    order = preference.order(records, row_ids)
+    order = preference.ordered(work.config, ranked)
     _, best, inverse = np.unique(text[order], return_index=True, return_inverse=True)
-    ids = records["id"][order]
+    ids = ranked["id"][order]
     repeated = np.ones(len(ids), np.bool_)
     repeated[np.unique(ids, axis=0, return_index=True)[1]] = False
-    return ClusterMembers(row_ids[order], ids, label[order], best[inverse].astype(np.int64), repeated)
+    texts = best[inverse].astype(np.int64)
+    return ClusterMembers(row_ids[order], ids, label[order], texts, repeated, ranked["cycle"][order])
 
 
 def _text_pairs(members: ClusterMembers, near: NDArray[np.void]) -> NDArray[np.int64]:
@@ -265,8 +284,8 @@ def _text_pairs(members: ClusterMembers, near: NDArray[np.void]) -> NDArray[np.i
 
 def _verdicts(
     members: ClusterMembers, pairs: NDArray[np.int64], jaccard: NDArray[np.float32], bucket: int
-) -> tuple[NDArray[np.void], NDArray[np.int64], NDArray[np.uint64]]:
-    """Returns the verdicts (dtype VERDICT), the sizes of the clusters, and the keeper's row id of each verdict.
+) -> tuple[NDArray[np.void], NDArray[np.int64], NDArray[np.int64]]:
+    """Returns the verdicts (dtype VERDICT), the sizes of the clusters, and the index of each verdict's keeper.
 
     A document counts once, so a document and its publication in an earlier version are not a cluster.
     """
@@ -288,7 +307,7 @@ def _verdicts(
     for name, index in (("keeper", keeper), ("cluster", first[inverse]), ("text", members.text)):
         records[name] = members.ids[index]
     documents = np.bincount(inverse[~members.repeated], minlength=len(sizes))
-    return records, documents[documents > 1], members.row_ids[keeper]
+    return records, documents[documents > 1], keeper
 
 
 def _pairs_table(members: ClusterMembers, pairs: NDArray[np.int64], jaccard: NDArray[np.float32]) -> pa.Table:
@@ -303,11 +322,11 @@ def forgotten_part(work: Workspace, part: Part, number: int) -> None:
     sorted_runs.write(part, forgotten_path(number), [packed(ROW_ID, key=row_ids_of(number, rows))])
 
 
-def duplicates_part(work: Workspace, verdicts: Buckets, recaptured: Buckets, part: Part, number: int) -> None:
+def duplicates_part(work: Workspace, verdicts: Exchange, recaptured: Exchange, part: Part, number: int) -> None:
     """Writes the verdicts on the documents of one part, given by its number; runs on a worker."""
     documents = work.extracted.table(f"documents/{part.name}.parquet", columns=["id", "source", "host"])
     part.count_in(documents.num_rows)
-    records, pages = _of_part(work, verdicts, VERDICT, number), _of_part(work, recaptured, RECAPTURED, number)
+    records, pages = (sorted_runs.by_key(one.records(work.own, number)) for one in (verdicts, recaptured))
     table = verdict_table(documents.column("id").combine_chunks(), records, pages)
     for kind in KINDS[1:]:
         part.metric(f"{kind}_duplicates", int((records["kind"] == KINDS.index(kind)).sum()))
@@ -319,10 +338,9 @@ def duplicates_part(work: Workspace, verdicts: Buckets, recaptured: Buckets, par
     part.write_table(f"{audit.DOMAINS_FOLDER}/{part.name}.parquet", domains)
 
 
-def earlier_part(work: Workspace, verdicts: Buckets, recaptured: Buckets, part: Part, number: int) -> None:
+def earlier_part(work: Workspace, verdicts: Exchange, recaptured: Exchange, part: Part, number: int) -> None:
     """Writes the documents of one part of the index with a copy or a newer capture here; runs on a worker."""
-    records = _of_part(work, verdicts, VERDICT, number)
-    pages = _of_part(work, recaptured, RECAPTURED, number)
+    records, pages = (sorted_runs.by_key(one.records(work.own, number)) for one in (verdicts, recaptured))
     affected = np.union1d(records["key"], pages["key"])
     rows = row_of(affected)
     names = work.index.names(number).take(pa.array(rows))
@@ -335,10 +353,6 @@ def earlier_part(work: Workspace, verdicts: Buckets, recaptured: Buckets, part: 
         pa.array(rows),
     ]
     part.table("earlier", pa.table(columns, schema=EARLIER), out=False)
-
-
-def _of_part(work: Workspace, runs: Buckets, dtype: np.dtype[Any], number: int) -> NDArray[np.void]:
-    return sorted_runs.by_key(sorted_runs.read_range(work.own, runs.paths(), dtype, *range_of(number)))
 
 
 def _renumber(records: NDArray[np.void], row_ids: NDArray[np.uint64]) -> NDArray[np.void]:

@@ -3,23 +3,23 @@
 Reads `parts.json`, the names of the parts of this version's documents in order. Parts are numbered after those of the
 index, so that the row ids (`tasks.formats.dedup.document_ids`) of both do not collide.
 
-The passes exchange packed records in sorted runs (`tasks.formats.dedup.sorted_runs`); records that outlive the stage
-are defined in `tasks.formats.dedup.dedup_index`. A document is identified by its row id, and a text by the smallest row
+The passes exchange packed records in sorted runs (`tasks.formats.dedup.exchange`); records that outlive the stage are
+defined in `tasks.formats.dedup.dedup_index`. A document is identified by its row id, and a text by the smallest row
 id of the documents with this text.
 """
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tasks.core.artifact import ArtifactFolder
+from tasks.core.range_merge import Source
 from tasks.formats.dedup import sorted_runs
-from tasks.formats.dedup.dedup_index import RUNS, DedupIndex
+from tasks.formats.dedup.dedup_index import PREFERENCE, RUNS, DedupIndex
 from tasks.formats.dedup.document_ids import HALVES, range_of
-from tasks.formats.dedup.sorted_runs import Buckets
+from tasks.formats.dedup.exchange import Exchange, read_run
 from tasks.formats.documents.text import mix
 from tasks.formats.documents.tombstones import NO_TOMBSTONES, Tombstones
 from tasks.stages.dedup import DedupConfig
@@ -52,26 +52,30 @@ class Workspace:
         """The smallest row id of this version's documents; the index has smaller ones."""
         return range_of(self.index.count)[0]
 
-    def bucket(self, runs: Buckets, dtype: np.dtype[Any], number: int, count: int) -> NDArray[np.void]:
-        """Returns the records of bucket `number` of `count` from the runs of a pass over buckets."""
-        return sorted_runs.read_bucket(self.own, runs.paths(), dtype, number, count)
+    def documents(self, keys: Exchange, number: int) -> NDArray[np.void]:
+        """Returns the records of a bucket: this version's, and those of the index with equal keys."""
+        records = keys.records(self.own, number)
+        if not self.index.count:
+            return records
+        new = records["row_id"] >= self.first_row_id
+        selected: NDArray[np.void] = records[new | np.isin(records["key"], records["key"][new])]
+        return selected
 
-    def bucket_of_documents(self, folder: str, number: int, count: int) -> NDArray[np.void]:
-        """Returns the records of bucket `number` of `count`: this version's, and those of the index with equal keys.
+    def read_keys(
+        self, folder: str, own: ArtifactFolder, run: Source, first: int = 0, end: int = 1 << 64
+    ) -> NDArray[np.void]:
+        """Reads a run of keys of this version or of the index (`exchange.ReadRun`), with row ids of this version.
 
         Documents of the index that are taken down are excluded.
         """
-        paths = [f"{folder}/{name}.bin" for name in self.names()]
-        new = sorted_runs.read_bucket(self.own, paths, RUNS[folder], number, count)
-        if not self.index.count:
-            return new
-        earlier = self.index.bucket(folder, number, count)
-        selected = np.isin(earlier["key"], new["key"])
+        if run.number >= self.index.count:
+            return read_run(RUNS[folder], own, run, first, end)
+        records = read_run(RUNS[folder], self.index.folders[run.number], run, first, end).copy()
+        records["row_id"] += np.uint64(range_of(run.number)[0])
         if self.takedowns:
-            runs = [forgotten_path(part) for part in range(self.index.count)]
-            forgotten = sorted_runs.read(self.own, runs, ROW_ID)
-            selected &= ~np.isin(earlier["row_id"], forgotten["key"])
-        return np.concatenate([earlier[selected], new])
+            forgotten = sorted_runs.decode(own.read(forgotten_path(run.number)), ROW_ID)
+            records = records[~np.isin(records["row_id"], forgotten["key"])]
+        return records
 
 
 def forgotten_path(number: int) -> str:
@@ -84,8 +88,18 @@ def earlier_name(number: int) -> str:
     return f"earlier-{number:05d}"
 
 
-PAIR = np.dtype([("key", "<u8"), ("left", "<u8"), ("right", "<u8")])
-"""Two texts that share a band, left < right, sorted by a hash of both."""
+PAIR = np.dtype([("key", "<u8"), ("left", "<u8"), ("right", "<u8"), ("group", "<u8")])
+"""Two texts that share a band, left < right, sorted by a hash of both. `group` is a hash that many pairs of the same
+texts have in common."""
+
+GROUPED = np.dtype([("key", "<u8"), ("left", "<u8"), ("right", "<u8")])
+"""A distinct pair, sorted by its group."""
+
+WANTED = np.dtype([("key", "<u8"), ("group", "<u8")])
+"""A text of a pair, sorted by its row id, and the group of the pair."""
+
+SHINGLES = np.dtype([("key", "<u8"), ("row_id", "<u8"), ("shingles", "<u8", (14,))])
+"""A piece of the sorted shingles of a text for a group, sorted by the group. The last one repeats its last shingle."""
 
 ROW_ID = np.dtype([("key", "<u8")])
 """A row id."""
@@ -100,6 +114,20 @@ LABELED = np.dtype(
     [("key", "<u8"), ("label", "<u8"), ("left", "<u8"), ("right", "<u8"), ("jaccard", "<f4"), ("equal", "u1")]
 )
 """A link with the label of its cluster, sorted by a hash of the label."""
+
+_PREFERENCE = [(name, PREFERENCE[name]) for name in PREFERENCE.names or ()]
+
+IN_CROWD = np.dtype([("key", "<u8"), ("band", "<u8"), ("text", "<u8")])
+"""A document with a band that is shared by more than `max_bucket` texts, sorted by its row id."""
+
+CROWDED = np.dtype([("key", "<u8"), ("text", "<u8"), ("row_id", "<u8"), *_PREFERENCE])
+"""The same document with its order of preference, sorted by the band."""
+
+MEMBER = np.dtype([("key", "<u8"), ("label", "<u8")])
+"""A document of a cluster and the label of the cluster, sorted by its row id."""
+
+RANKED = np.dtype([("key", "<u8"), ("row_id", "<u8"), *_PREFERENCE])
+"""A document of a cluster with its order of preference, sorted by a hash of the label."""
 
 VERDICT = np.dtype(
     [

@@ -21,7 +21,16 @@ from numpy.typing import NDArray
 from tasks.core.artifact import ArtifactFolder
 from tasks.core.engine import Engine
 from tasks.core.range_merge import RangeMerge, Source, merge_ranges, range_begin, range_count
-from tasks.core.row_marks import MARK, RowMarks, RowRanges, marks_path, range_names, sources_of, write_marks
+from tasks.core.row_marks import (
+    MARK,
+    RowMarks,
+    RowRanges,
+    marks_path,
+    range_names,
+    range_number,
+    sources_of,
+    write_marks,
+)
 from tasks.core.stage import Output, Part, PartSpec
 from tasks.formats.documents.key_index import ID, KEY, URL, MergedKeys, keys_of
 from tasks.formats.documents.tombstones import page_term
@@ -55,10 +64,21 @@ def find_known(
     total = sum(record.rows_in for record in records)
     ranges = RowRanges(total, range_count(total, _RANGE))
     found = range_names(_FOUND, range_count(2 * total + sum(earlier.rows), _RANGE))
-    compare = RangeMerge(f"{_KEYS}-merge", _ROW_KEY, _read_keys, partial(_write_matches, earlier, ranges, len(found)))
-    compared = merge_ranges(compare, output, engine, sources_of(records), found, _RANGE)
-    mark = RangeMerge(f"{_FOUND}-merge", _MATCH, _read_matches, partial(_write_known, ranges))
-    merge_ranges(mark, output, engine, sources_of(compared), range_names(_KNOWN, ranges.count), _RANGE)
+    compare, write = (
+        RangeMerge(f"{_KEYS}-merge", _ROW_KEY, _read_keys),
+        partial(_write_matches, earlier, ranges, len(found)),
+    )
+    compared = merge_ranges(compare, write, output, engine, sources_of(records), found, _RANGE)
+    mark = RangeMerge(f"{_FOUND}-merge", _MATCH, _read_matches)
+    merge_ranges(
+        mark,
+        partial(_write_known, ranges),
+        output,
+        engine,
+        sources_of(compared),
+        range_names(_KNOWN, ranges.count),
+        _RANGE,
+    )
     marks, first = [], 0
     for record in records:
         marks.append(RowMarks(output.folder, _KNOWN, ranges, first, first + record.rows_in))
@@ -88,7 +108,7 @@ def _read_keys(folder: ArtifactFolder, source: Source) -> NDArray[np.void]:
 
 
 def _write_matches(earlier: MergedKeys, ranges: RowRanges, count: int, part: Part, keys: NDArray[np.void]) -> None:
-    number = range_names(_FOUND, count).index(part.name)
+    number = range_number(part.name)
     old = earlier.between(range_begin(number, count), range_begin(number + 1, count)) if len(keys) else np.empty(0, KEY)
     first, end = (np.searchsorted(old["key"], keys["key"], side) for side in ("left", "right"))
     several = end - first

@@ -33,7 +33,7 @@ def write(part: Part, records: NDArray[np.void]) -> None:
     part.write(f"ranges/{part.name}.bin", records.tobytes())
 
 
-MERGE = RangeMerge("runs", RECORD, read, write)
+MERGE = RangeMerge("runs", RECORD, read)
 
 
 def drawn(sizes: Sequence[int]) -> list[NDArray[np.void]]:
@@ -57,7 +57,7 @@ def merged(
                 part.write(f"{name}.bin", table.tobytes())
     sources = [Source(f"source-{number:05d}.bin", number, len(table)) for number, table in enumerate(tables)]
     names = [f"range-{number:05d}" for number in range(ranges)]
-    made = merge_ranges(MERGE, output, engine or Engine(), sources, names, per_range)
+    made = merge_ranges(MERGE, write, output, engine or Engine(), sources, names, per_range)
     assert [record.name for record in made] == names
     return commit(output, "by hand", 1, Config(), [], Report())
 

@@ -24,6 +24,9 @@ from tasks.core.part import PartSpec, part_names
 from tasks.core.row_marks import MARK
 from tasks.core.stage import Inputs, Output, Report
 from tasks.core.store import Store
+from tasks.formats.dedup import sorted_runs
+from tasks.formats.dedup.dedup_index import TEXT
+from tasks.formats.dedup.exchange import exchange, runs_of
 from tasks.formats.warc.archive import MANIFEST, MANIFEST_SCHEMA
 from tasks.run import shell
 from tasks.run.scale import stages as scale_stages
@@ -229,6 +232,34 @@ def test_the_first_pass_of_extract_costs_the_planned_tasks_requests_and_bytes(
     assert sum(got) == pytest.approx(planned.read, rel=0.05)
     in_files = sum(size for path, size in written.items() if path.endswith(".bin"))
     assert in_files == pytest.approx(planned.written, rel=0.05)
+
+
+@pytest.mark.parametrize(("runs", "ranges"), [(60, 40), (60, 400), (60, 3), (1, 6)])
+def test_an_exchange_of_runs_costs_the_planned_tasks_requests_and_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: int, ranges: int
+) -> None:
+    monkeypatch.setattr(range_merge, "_FAN", 4)
+    output = Output(Store(f"memory://{tmp_path.name}"), ArtifactId("test/runs", "dev"), "f" * 64)
+    drawn, of_run, per_range = np.random.default_rng(1), 300, 500
+    for number in range(runs):
+        records = np.zeros(of_run, TEXT)
+        records["key"] = drawn.integers(0, 2**64, of_run, np.uint64)
+        with output.part(f"run-{number:05d}", conserved=False) as part:
+            sorted_runs.write(part, f"runs/{number:05d}.bin", [sorted_runs.by_key(records)])
+    got: list[int] = []
+    for name in ("read", "read_range"):
+        count_reads(name, got, monkeypatch)
+    tables = runs_of(output.committed.values(), "runs", TEXT)
+    made = exchange("buckets", TEXT, output, Engine(), tables, per_range, ranges)
+    assert sum(len(made.records(output.folder, number)) for number in range(ranges)) == runs * of_run
+    sizes = output.store.sizes(output.address.path)
+    merged = {path: size for path, size in sizes.items() if "to-buckets" in path}
+    planned = scale_stages._exchange(scale_stages._Records(runs * of_run, TEXT.itemsize, per_range), runs, ranges)
+    assert len(merged) == 2 * planned.parts == planned.put
+    assert len(got) == pytest.approx(planned.get, rel=0.1)
+    in_files = sum(size for path, size in merged.items() if path.endswith(".bin"))
+    assert in_files == pytest.approx(planned.written, rel=0.1)
+    assert sum(got) == pytest.approx(planned.read, rel=0.15)
 
 
 def count_reads(name: str, got: list[int], monkeypatch: pytest.MonkeyPatch) -> None:

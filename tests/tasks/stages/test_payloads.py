@@ -12,8 +12,10 @@ import pytest
 from tasks.core.artifact import Artifact, ArtifactId, ArtifactRecord, FileEntry, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.part import PartSpec, part_names
+from tasks.core.range_merge import MergedRanges, RangeMerge, plan_levels
 from tasks.core.stage import Inputs, Output
 from tasks.core.store import Store
+from tasks.formats.dedup.exchange import Exchange, read_run
 from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.formats.tokens.shard import TRAIN, shard_name, shard_path
 from tasks.stages.annotate import AnnotateConfig
@@ -24,6 +26,7 @@ from tasks.stages.classifiers import ClassifierSettings, CrawlTexts, Texts
 from tasks.stages.classifiers.texts import gather
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs
 from tasks.stages.consolidate.config import ConsolidateConfig
+from tasks.stages.consolidate.resolve import DROPPED
 from tasks.stages.consolidate.stage import consolidate_part
 from tasks.stages.decontaminate import DecontaminateConfig, EvaluationSet
 from tasks.stages.decontaminate import stage as decontaminate
@@ -118,7 +121,10 @@ def _consolidate(folder: Path, parts: int) -> None:
     )
     aligned = AlignedInputs(extracted, attributes, duplicates, extracted.store, "test/documents/dev")
     specs = [PartSpec(name, number) for number, name in enumerate(part_names(parts))]
-    _weighed(partial(consolidate_part, ConsolidateConfig(), aligned.parts, Buckets("resolved", MANY)), specs)
+    keys = MANY << 32
+    merged = MergedRanges(RangeMerge("to-parts", DROPPED, read_run, keys), plan_levels("to-parts", MANY, MANY, keys, 1))
+    copies = Exchange(DROPPED, MANY, keys, read_run, merged=merged)
+    _weighed(partial(consolidate_part, ConsolidateConfig(), aligned.parts, copies), specs)
 
 
 def _encode(folder: Path, parts: int) -> None:

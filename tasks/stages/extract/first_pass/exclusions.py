@@ -128,8 +128,8 @@ def _merge(records: Sequence[PartRecord], ranges: RowRanges, output: Output, eng
     """Finds the excluded rows among the identities of several groups."""
     write = partial(_exclude_in_range if ranges.count == 1 else _write_exclusions, ranges)
     names = range_names(_EXCLUDED if ranges.count == 1 else _EXCLUSIONS, ranges.count)
-    compare = RangeMerge(f"{_IDENTITIES}-merge", IDENTITY, _read_identities, write)
-    compared = merge_ranges(compare, output, engine, sources_of(records), names, _RANGE_ROWS)
+    compare = RangeMerge(f"{_IDENTITIES}-merge", IDENTITY, _read_identities)
+    compared = merge_ranges(compare, write, output, engine, sources_of(records), names, _RANGE_ROWS)
     if ranges.count > 1:
         merge_marks(_EXCLUDED, ranges, output, engine, compared, _RANGE_ROWS)
 

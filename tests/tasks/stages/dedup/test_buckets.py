@@ -15,7 +15,7 @@ from tasks.core.artifact import Artifact
 from tasks.formats.dedup.dedup_index import BAND, TEXT
 from tasks.formats.documents.text import mix
 from tasks.stages.dedup import DedupConfig
-from tasks.stages.dedup.pairs import distinct, equal_links, pairs, shared_texts
+from tasks.stages.dedup.pairs import distinct, equal_links, pairs, shared_texts, without_crowds
 from tasks.stages.dedup.preference import order, preferences
 from tasks.stages.dedup.verdicts import both_directions, labels_of, large_star, small_star
 from tasks.stages.dedup.workspace import EDGE, PAIR, packed, pair_key
@@ -170,21 +170,20 @@ def test_a_text_is_in_a_group_once_and_large_groups_are_in_order_of_preference()
     # Key 1: texts 10 (twice), 11, 12 and 13; key 2: text 10 alone, though twice; key 3: texts 10 and 11.
     rows = [(1, 11, 4), (1, 10, 7), (1, 12, 2), (1, 10, 3), (1, 13, 6), (2, 10, 3), (2, 10, 7), (3, 11, 4), (3, 10, 3)]
     bands = np.array(rows, BAND)
-    quality = {2: 0.1, 3: 0.2, 4: 0.7, 6: 0.5, 7: 0.9}
-    asked: list[list[int]] = []
+    best = [7, 4, 6, 3, 2]
 
-    def preference(row_ids: NDArray[np.uint64]) -> NDArray[np.void]:
-        asked.append(sorted(row_ids.tolist()))
-        return made([quality[row_id] for row_id in row_ids.tolist()])
+    def ranks(row_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
+        return np.array([best.index(row_id) for row_id in row_ids.tolist()])
 
-    row_ids, starts, large = shared_texts(bands, 2, preference)
+    row_ids, starts = shared_texts(bands, 2, ranks)
     # Text 10 is the best one for its copy 7, but goes by its first row id, 3.
-    assert (row_ids.tolist(), starts.tolist(), large) == ([3, 4, 6, 2, 3, 4], [0, 0, 0, 0, 4, 4], 1)
-    assert asked == [[2, 3, 4, 6, 7]]
-    row_ids, _, large = shared_texts(bands, 4, preference)
-    assert (sorted(row_ids[:4].tolist()), large, len(asked)) == ([2, 3, 4, 6], 0, 1)
-    none, _, large = shared_texts(bands[:0], 2, preference)
-    assert (none.tolist(), large) == ([], 0)
+    assert (row_ids.tolist(), starts.tolist()) == ([3, 4, 6, 2, 3, 4], [0, 0, 0, 0, 4, 4])
+    ordinary, crowded, large = without_crowds(bands, 2)
+    assert (sorted(set(ordinary["key"].tolist())), crowded["row_id"].tolist(), large) == ([2, 3], [3, 7, 4, 2, 6], 1)
+    assert shared_texts(ordinary, 2)[0].tolist() == [3, 4]
+    assert [len(found) for found in without_crowds(bands, 4)[:2]] == [9, 0]
+    assert sorted(shared_texts(bands, 4)[0][:4].tolist()) == [2, 3, 4, 6]
+    assert [len(found) for found in (*shared_texts(bands[:0], 2), *without_crowds(bands[:0], 2)[:2])] == [0, 0, 0, 0]
 
 
 def made(quality: list[float], fetched: list[datetime | None] | None = None, ids: list[str] | None = None) -> Any:
