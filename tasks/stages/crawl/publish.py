@@ -21,6 +21,7 @@ from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.pages import template
+from tasks.core.queries import connect
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.warc.archive import INDEX as INDEX_FILE
 from tasks.formats.warc.archive import MANIFEST, MANIFEST_SCHEMA
@@ -91,7 +92,7 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
             with part.file(INDEX_FILE, rows=captures) as file:
                 for line in _index(segments):
                     file.write(line.encode())
-    with duck.connect(output.scratch) as connection:
+    with connect(output.scratch) as connection:
         attach(connection, inputs.many("segments"), inputs.many("crawldb"))
         metrics = figures(connection)
         if "health" not in output.committed:

@@ -33,6 +33,7 @@ import pyarrow.compute as pc
 
 from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
+from tasks.core.queries import connect, quoted
 from tasks.core.stage import Inputs, Output, Part, Report
 from tasks.formats.documents.tombstones import TAKEDOWN, Tombstones, tombstones_of
 from tasks.formats.web.domain import domain_of
@@ -43,7 +44,6 @@ from tasks.stages.crawl.inject import file_of, number_of
 from tasks.stages.crawl.policy import HOST_DENIED, HOST_DROPPED
 from tasks.stages.crawl.storage import crawldb, duck, fetchlist, fetchlog
 from tasks.stages.crawl.storage.crawldb import KnownUrls
-from tasks.stages.crawl.storage.duck import quoted
 from tasks.stages.crawl.storage.fetchlog import FETCH_LOG, LINKS
 from tasks.stages.crawl.storage.segment import LINK, LOG
 
@@ -216,7 +216,7 @@ SELECT source, target FROM (
 def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
     """Writes the new generation of the partition named by `output.member`."""
     if "urls" not in output.committed:
-        with duck.connect(output.scratch) as connection, output.part("urls") as part:
+        with connect(output.scratch) as connection, output.part("urls") as part:
             previous = inputs.get("previous")
             segment = _segment_of(inputs.many("segments"), output.member)
             _attach_urls(connection, config, inputs, output.member)
@@ -312,7 +312,7 @@ def marked(connection: duckdb.DuckDBPyConnection, merged: str, tombstones: Tombs
     hosts = [host for (host,) in connection.execute(query).fetchall() if tombstones.covers_host(host)]
     connection.register("taken_hosts", duck.strings(host=hosts))
     connection.register("taken_urls", duck.strings(key=(key(url).hex() for url in tombstones.spellings)))
-    return _MARKED.replace("$now", duck.quoted(now.isoformat(timespec="milliseconds"))).replace("$merged", merged)
+    return _MARKED.replace("$now", quoted(now.isoformat(timespec="milliseconds"))).replace("$merged", merged)
 
 
 def _write_hosts(connection: duckdb.DuckDBPyConnection, part: Part) -> None:

@@ -1,12 +1,9 @@
-"""DuckDB queries over the crawl's tables, with one thread and bounded memory; reads and writes Parquet files.
+"""DuckDB queries over the crawl's tables, with connections of `tasks.core.queries`; reads and writes Parquet files.
 
-Files of a remote store are first copied to the cache of this machine. One thread keeps rows in the order of the query,
-so that equal inputs give equal bytes. `Lookup` finds single rows without reading a table into memory: DuckDB filters
-while it reads.
+Files of a remote store are first copied to the cache of this machine. `Lookup` finds single rows without reading a
+table into memory: DuckDB filters while it reads.
 """
 
-import contextlib
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.core.artifact import Artifact
+from tasks.core.queries import quoted
 from tasks.core.stage import Part
 
-_MEMORY = "1200MB"
 _ROWS = 1 << 17
 # Columns with few distinct values.
 _WORDS = (
@@ -26,28 +23,6 @@ _WORDS = (
 )
 
 Row = dict[str, Any]
-
-
-@contextlib.contextmanager
-def connect(scratch: str) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Yields a connection with a memory limit of 1.2 GB, which spills to the local folder `scratch`."""
-    with duckdb.connect() as connection:
-        connection.execute("SET TimeZone = 'UTC'; SET threads = 1; SET preserve_insertion_order = true")
-        # UUIDs are exported to Arrow as 16 bytes, not as text.
-        connection.execute("SET arrow_lossless_conversion = true; SET enable_progress_bar = false")
-        connection.execute(
-            f"SET memory_limit = '{_MEMORY}'; SET temp_directory = {quoted(os.path.join(scratch, 'spill'))}"
-        )
-        yield connection
-
-
-def quoted(text: str) -> str:
-    """Returns an SQL string literal.
-
-    >>> quoted("it's")
-    "'it''s'"
-    """
-    return "'" + text.replace("'", "''") + "'"
 
 
 def strings(**columns: Iterable[str]) -> pa.Table:

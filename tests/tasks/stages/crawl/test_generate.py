@@ -9,6 +9,7 @@ import pytest
 from tasks.core.artifact import ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config
+from tasks.core.queries import connect
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.formats.web.priorities import FILE, PRIORITIES
@@ -19,7 +20,7 @@ from tasks.stages.crawl.generate import _choose, attach_due_times
 from tasks.stages.crawl.inject import SEEDS
 from tasks.stages.crawl.policy import HostsFile, Policy
 from tasks.stages.crawl.rank import RANKS, scores
-from tasks.stages.crawl.storage import crawldb, duck
+from tasks.stages.crawl.storage import crawldb
 from tasks.stages.crawl.storage.crawldb import KnownUrls
 from tasks.stages.crawl.storage.fetchlist import shares
 from tests.tasks.stages.crawl.cycle import Cycle
@@ -40,7 +41,7 @@ def host_row(host, **changes):
 def chosen(urls, hosts=(), ranks=(), seeds=(), policy=None, factors=(), **settings):
     """Returns the URLs that generate lists, in order."""
     config = CrawlConfig(**{**BASE, **settings})
-    with duck.connect(".") as connection:
+    with connect(".") as connection:
         connection.register("previous", pa.Table.from_pylist(list(urls), schema=crawldb.URLS))
         connection.register("hosts", pa.Table.from_pylist(list(hosts), schema=crawldb.HOSTS))
         rows = [{"host": host, "documents": 1, "factor": factor} for host, factor in dict(factors).items()]
@@ -180,7 +181,7 @@ def test_an_interval_of_the_hosts_file_overrides_the_adaptive_one():
 def test_the_shorter_of_seed_and_host_interval_applies(own, hosts):
     row = fetched_row("http://a.example/", 2, 20)
     policy = hosts_file(hosts={"a.example": {"interval_s": hosts}})
-    with duck.connect(".") as connection:
+    with connect(".") as connection:
         connection.register("previous", pa.Table.from_pylist([row], schema=crawldb.URLS))
         seed = pa.schema([("key", pa.uuid()), ("interval_s", pa.int64())])
         connection.register("seeds", pa.Table.from_pylist([{"key": row["key"], "interval_s": own}], schema=seed))
