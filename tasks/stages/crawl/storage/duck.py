@@ -11,8 +11,9 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.core.artifact import Artifact
+from tasks.core.artifact import Artifact, ArtifactFolder
 from tasks.core.queries import quoted
+from tasks.core.remote import concurrently
 from tasks.core.stage import Part
 
 _ROWS = 1 << 17
@@ -33,11 +34,11 @@ def strings(**columns: Iterable[str]) -> pa.Table:
 def view(
     connection: duckdb.DuckDBPyConnection,
     name: str,
-    files: Sequence[tuple[Artifact, str]],
+    files: Sequence[tuple[ArtifactFolder, str]],
     schema: pa.Schema | None = None,
 ) -> None:
     """Creates the view `name` over Parquet files of artifacts, or over an empty table of `schema` if there are none."""
-    paths = [quoted(artifact.local(path)) for artifact, path in files]
+    paths = [quoted(path) for path in concurrently(lambda file: file[0].local(file[1]), files)]
     if paths:
         connection.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet([{', '.join(paths)}])")
     elif schema is not None:
