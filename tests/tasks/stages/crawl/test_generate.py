@@ -1,6 +1,8 @@
 """The fetch list of a cycle: its URLs, their order, and the number per host."""
 
+import weakref
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -238,7 +240,7 @@ def test_the_bloom_filter_has_no_false_negatives_and_few_false_positives():
 def test_host_ranks_follow_links_between_hosts():
     edges = [("a", "hub"), ("b", "hub"), ("c", "hub"), ("hub", "a")]
     table = pa.Table.from_pylist([{"source": s, "target": t} for s, t in edges], schema=crawldb.EDGES)
-    found = dict(zip(*(column.to_pylist() for column in scores(table).columns), strict=True))
+    found = dict(zip(*(column.to_pylist() for column in scores([lambda: table]).columns), strict=True))
     assert found["hub"] > found["a"] > found["b"] == found["c"]
     assert sum(found.values()) == pytest.approx(len(found))
     # The same by the textbook's power iteration.
@@ -253,7 +255,23 @@ def test_host_ranks_follow_links_between_hosts():
 
 
 def test_without_links_there_are_no_ranks():
-    assert scores(crawldb.EDGES.empty_table()).num_rows == 0
+    assert scores([]).num_rows == scores([crawldb.EDGES.empty_table]).num_rows == 0
+
+
+def test_the_edges_of_one_crawl_db_are_in_memory_at_a_time():
+    names = [(f"h{number * 7 % 11}", f"h{number * 5 % 13}") for number in range(60)]
+    table = pa.table(list(zip(*sorted(set(names)), strict=True)), schema=crawldb.EDGES)
+    seen = []
+
+    def read(first):
+        assert not any(reference() for reference in seen)
+        rows = table.slice(first, 10).combine_chunks()
+        seen.append(weakref.ref(rows))
+        return rows
+
+    reads = [partial(read, first) for first in range(0, table.num_rows, 10)]
+    assert scores(reads).equals(scores([lambda: table]))
+    assert len(seen) == 2 * len(reads)
 
 
 def test_the_stage_reads_only_priorities_that_are_named_and_gives_the_same_list_without(run_stage, tmp_path):
