@@ -282,7 +282,8 @@ def publish(corpus: Corpus) -> Need:
     """The index and the report of the cycle, for each partition by a worker; the stage's process joins the reports."""
     files, partitions = corpus.warc_files, corpus.partitions
     work = Work(1 + 2 * partitions, None, 2 * files + 5 * partitions, files + 5 * partitions, None, None, None)
-    return Need("publish", work, None, {RECORDS: _opened(files, 4) + _opened(partitions, partitions)})
+    own = {RECORDS: _opened(files, 4) + _opened(partitions, partitions)}
+    return Need("publish", work, None, own, worker=_QUERY_BYTES)
 
 
 def extract(corpus: Corpus) -> Need:
