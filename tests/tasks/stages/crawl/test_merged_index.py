@@ -34,13 +34,19 @@ def indexes(output: Output) -> list[IndexFile]:
     ]
 
 
+def limit_with(free: int) -> int:
+    """Returns the limit of open files at which this process may open `free` more."""
+    open_now = {int(name) for name in os.listdir("/proc/self/fd")}
+    return [number for number in range(free + len(open_now)) if number not in open_now][free - 1] + 1
+
+
 def test_more_indexes_than_open_files_are_merged_into_a_sorted_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = Output(Store(str(tmp_path)), ArtifactId("demo/segment", "1"), "1" * 64)
     files = indexes(output)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = max(int(name) for name in os.listdir("/proc/self/fd")) + 100
+    most = limit_with(100)
     merged = {}
     for run_bytes in (sum(one.bytes for one in files), files[0].bytes * 30):
         monkeypatch.setattr(merged_index, "RUN_BYTES", run_bytes)
