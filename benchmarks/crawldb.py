@@ -31,6 +31,7 @@ from tasks.stages.crawl import update
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.storage import crawldb
 from tasks.stages.crawl.storage.crawldb import KnownUrls
+from tasks.stages.crawl.storage.targets import write_targets
 
 SIZES = (2_500_000, 5_000_000, 10_000_000)
 LINKS_PER_PAGE = 70
@@ -97,8 +98,9 @@ def links(first: int, last: int, size: int) -> str:
     target = f"CASE WHEN j < 35 THEN ({source} // 100) * 100 + (j * 3) ELSE {size} + i * 3 + j % 3 END"
     return f"""
     SELECT CAST(0 AS INTEGER) AS partition, {sql(KEY, "t")} AS key, {sql(URL, "t")} AS url, {sql(HOST, "t")} AS host,
-      false AS redirect, CAST(3 AS INTEGER) AS depth, now() AS seen, sources, CAST([] AS VARCHAR[]) AS source_hosts,
-      CASE WHEN t % 50 = 0 THEN now() END AS lastmod
+      false AS redirect, CAST(3 AS INTEGER) AS depth, date_trunc('second', now()) AS seen, sources,
+      CAST([] AS VARCHAR[]) AS source_hosts,
+      CASE WHEN t % 50 = 0 THEN date_trunc('second', now()) END AS lastmod
     FROM (
       SELECT t, list(CAST(i - {first} AS INTEGER)) AS sources
       FROM (SELECT i, {target} AS t FROM range({first}, {last}) a(i), range({LINKS_PER_PAGE}) b(j)) GROUP BY t
@@ -106,7 +108,7 @@ def links(first: int, last: int, size: int) -> str:
 
 
 def made(store: Store, name: str, member: str, files: Mapping[str, str | bytes | pa.Table]) -> None:
-    """Commits an artifact with files from queries, bytes or tables."""
+    """Commits an artifact with files from queries, bytes or tables, and the targets of its links, if it has any."""
     output = Output(store, ArtifactId(f"big/{name}" + (f"/{member}" if member else ""), "1"), name, member=member)
     with duckdb.connect() as connection, output.part("all", conserved=False) as part:
         connection.execute("SET TimeZone = 'UTC'; SET threads = 1; SET memory_limit = '4GB'")
@@ -121,6 +123,7 @@ def made(store: Store, name: str, member: str, files: Mapping[str, str | bytes |
                         file.write(Path(aside.name).read_bytes())
                 else:
                     pq.write_table(content, file)
+    write_targets(output, CONFIG.max_depth)
     commit(output, name, update.VERSION, Config(), (), Report())
 
 

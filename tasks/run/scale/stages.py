@@ -20,6 +20,7 @@ from tasks.run.scale.units import unit
 from tasks.stages.annotate import AnnotateConfig
 from tasks.stages.consolidate.resolve import DROPPED
 from tasks.stages.consolidate.resolve import MEMBER as MEMBER_TO_KEEP
+from tasks.stages.consolidate.sums import FAN as SUMMED
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.dedup import DedupConfig
 from tasks.stages.dedup.pairs import SET_PIECES
@@ -57,6 +58,8 @@ _MEASURED_PER_PART = 10_000
 """Documents of a part in the benchmark of dedup."""
 _WORD_BYTES = 6
 """Bytes of text per word, and so per shingle. Not measured."""
+_QUERY_BYTES = 1.2e9
+"""Most memory of a query (`tasks.core.queries`), such as that for the targets of links."""
 _ROUNDS = 2
 """Rounds of large-star and small-star on real copies."""
 
@@ -294,30 +297,36 @@ def generate(corpus: Corpus) -> Need:
 
 
 def fetch(corpus: Corpus) -> Need:
-    """WARC files, each with index, log and links."""
-    files = corpus.warc_files
-    work = _tasks(files, 0, 4, None, corpus.warc_bytes) + _commit(files, 4 * files)
-    own = {RECORDS: _committed(files / corpus.partitions, 4)}
-    worker = unit("fetch_memory") + corpus.pages / corpus.partitions * unit("listed_memory")
-    return Need("fetch", work, corpus.pages / unit("fetch_pages"), own, worker, _record(files / corpus.partitions, 4))
+    """WARC files, each with index, log and links; at the end each segment reads its links, and writes their targets."""
+    files, partitions = corpus.warc_files, corpus.partitions
+    work = (
+        _tasks(files, 0, 4, None, corpus.warc_bytes)
+        + Work(put=partitions * (partitions + 1), get=files, head=files)
+        + _commit(files + partitions, 4 * files + partitions**2)
+    )
+    own = {RECORDS: _committed(files / partitions, 4) + _committed(1, partitions)}
+    worker = unit("fetch_memory") + corpus.pages / partitions * unit("listed_memory") + _QUERY_BYTES
+    record = _record(files / partitions, 4) + _record(1, partitions)
+    return Need("fetch", work, corpus.pages / unit("fetch_pages"), own, worker, record)
 
 
 def update(corpus: Corpus) -> Need:
-    """A generation of the crawl DB; each partition reads the link files of all segments, whose records it opens."""
-    files = corpus.warc_files
-    work = Work(corpus.partitions, None, corpus.partitions * (files + corpus.partitions), None, None, None, None)
+    """A generation of the crawl DB; each partition reads logs and links of its segment, and its targets of all."""
+    files, partitions = corpus.warc_files, corpus.partitions
+    work = Work(partitions, None, 2 * files + partitions**2, None, None, None, None)
     own = {
-        RECORDS: _opened(files, 4),
+        RECORDS: _opened(files, 4) + _opened(partitions, partitions),
         "URLs of a partition": corpus.known / corpus.partitions * unit("update_memory"),
     }
     return Need("update", work, corpus.known * unit("update_cpu"), own, worker=0)
 
 
 def publish(corpus: Corpus) -> Need:
-    """One index of the cycle, by one process that reads index and log of every WARC file."""
-    files = corpus.warc_files
-    work = Work(1, None, 2 * files, files, None, None, None)
-    return Need("publish", work, None, {RECORDS: _opened(files, 4)}, alone=3 * files)
+    """The index and the report of the cycle, for each partition by a worker; the stage's process joins the reports."""
+    files, partitions = corpus.warc_files, corpus.partitions
+    work = Work(1 + 2 * partitions, None, 2 * files + 5 * partitions, files + 5 * partitions, None, None, None)
+    own = {RECORDS: _opened(files, 4) + _opened(partitions, partitions)}
+    return Need("publish", work, None, own, worker=_QUERY_BYTES)
 
 
 def extract(corpus: Corpus) -> Need:
@@ -429,7 +438,7 @@ def dedup(corpus: Corpus) -> Need:
 
 
 def consolidate(corpus: Corpus) -> Need:
-    """Kept and rejected documents; its process reads six small tables of each part, one after another."""
+    """Kept and rejected documents; workers add up six small tables of each part in levels (`sums`)."""
     parts, groups = corpus.parts, len(AnnotateConfig().use)
     links = corpus.pages * (unit("verified_pairs") + unit("equal_pairs"))
     per_bucket = DedupConfig().records_per_bucket
@@ -440,6 +449,7 @@ def consolidate(corpus: Corpus) -> Need:
     )
     to_buckets, to_parts = _exchange(members, parts, buckets), _exchange(dropped, buckets, parts)
     keys, runs = _merge_keys(2 * (corpus.pages - corpus.kept), parts)
+    sums = _group_sums(parts)
     work = (
         _tasks(parts, groups + 2, 1, corpus.text, 0)  # survivors
         + _tasks(buckets, 1, 1, 0, 0)
@@ -447,19 +457,30 @@ def consolidate(corpus: Corpus) -> Need:
         + to_parts
         + _tasks(parts, groups + 3, 9, corpus.text, corpus.text)
         + keys
-        + Work(get=6 * parts, head=6 * parts)
+        + _tasks(sums, 0, 6, 0, 0)
+        + Work(get=6 * (parts + sums), head=6 * (parts + sums))
     )
-    work += _commit(work.parts, 10 * parts)
+    work += _commit(work.parts, 10 * parts + 6 * sums)
     own = {
         RECORDS: _opened(parts, 2)
         + groups * _opened(parts, 1)
         + 2 * _opened(parts, 2.5)
         + _committed(parts, 9)
-        + _committed(parts + buckets, 1),
+        + _committed(parts + buckets, 1)
+        + _committed(sums, 6),
         MERGED: _committed(max(runs, to_buckets.parts, to_parts.parts), 1),
     }
     cpu = corpus.pages * unit("consolidate_cpu")
-    return Need("consolidate", work, cpu, own, None, _record(parts, 9), 12 * parts, at_least=True)
+    return Need("consolidate", work, cpu, own, None, _record(parts, 9), at_least=True)
+
+
+def _group_sums(parts: float) -> float:
+    """Returns the number of sums of groups that consolidate makes of the tables of parts (`sums.add_groups`)."""
+    made = 0.0
+    while parts > SUMMED:
+        parts = math.ceil(parts / SUMMED)
+        made += parts
+    return made
 
 
 def tokenizer(corpus: Corpus) -> Need:

@@ -33,7 +33,8 @@ SAMPLE = pa.schema(
 )
 _CHARS = 1500
 _URL_CHARS = 300
-_HOSTS = 30
+MOST_HOSTS = 30
+"""Most hosts on the page."""
 _PAIRS = 20
 _UNITS = ((1, "B"), (10**3, "kB"), (10**6, "MB"), (10**9, "GB"), (10**12, "TB"))
 
@@ -103,9 +104,9 @@ def page(funnel: pa.Table, hosts: pa.Table, pairs: pa.Table, sampled: pa.Table) 
         "hosts": [
             (_beginning(row["host"], _URL_CHARS), row["documents"], row["kept"],
              _share(row["kept"], row["documents"]), _size(row["kept_bytes"]))
-            for row in hosts.slice(0, _HOSTS).to_pylist()
+            for row in hosts.slice(0, MOST_HOSTS).to_pylist()
         ],
-        "most_hosts": _HOSTS,
+        "most_hosts": MOST_HOSTS,
         "pairs": [
             (" or ".join(language_name(row[name]) for name in ("language", "second")), row["documents"], row["kept"],
              _share(row["kept"], row["documents"]))

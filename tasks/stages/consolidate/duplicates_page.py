@@ -107,14 +107,10 @@ def _withheld(aligned: AlignedParts, name: str, audit: DuplicateAudit, taken_dow
     return pa.array(sorted(affected & audit.clusters()), pa.string())
 
 
-def write_page(aligned: AlignedParts, part: Part, names: Sequence[str]) -> None:
-    """Writes the page and its data from the tables of all parts."""
-    copies: dict[str, Mapping[str, Any]] = {}
-    withheld: set[str] = set()
-    for name in names:
-        copies |= {row["id"]: row for row in aligned.own(f"{COPIES_FOLDER}/{name}.parquet").to_pylist()}
-        withheld |= set(aligned.own(f"{WITHHELD_FOLDER}/{name}.parquet").column("cluster").to_pylist())
-    content = describe(read_audit(aligned), copies, withheld)
+def write_page(aligned: AlignedParts, part: Part, copies: pa.Table, withheld: pa.Table) -> None:
+    """Writes the page and its data from the documents (COPY) and withheld clusters (WITHHELD) of all parts."""
+    by_id = {row["id"]: row for row in copies.to_pylist()}
+    content = describe(read_audit(aligned), by_id, set(withheld.column("cluster").to_pylist()))
     part.write(DATA, json.dumps(content, indent=1, ensure_ascii=False).encode("utf-8", "replace"))
     part.write(PAGE, page(content))
 

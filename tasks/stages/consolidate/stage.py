@@ -17,7 +17,7 @@ before any other rule, regardless of their source, and appear on no page. Writes
     language_pairs.parquet   documents whose second language is close, by pair
     audit.html               sample documents of every verdict
     duplicates.html, .json   dedup's audit with texts (`duplicates_page`)
-    counts/ hosts/ pairs/ samples/ copies/ withheld/  the tables of each part
+    counts/ hosts/ pairs/ samples/ copies/ withheld/  the tables of each part (added up by `sums`)
 
 Reasons are ordered by filter, then contamination, repeated paragraphs, and duplication. Duplicates are resolved after
 filtering (`resolve`), so that a filtered or contaminated document is never the keeper of one that passes.
@@ -41,7 +41,7 @@ from tasks.formats.dedup.exchange import Exchange
 from tasks.formats.documents import key_index
 from tasks.formats.documents.document import CONTAMINATED, DOCUMENT, REPEATED
 from tasks.formats.documents.tombstones import TAKEDOWN, page_term
-from tasks.stages.consolidate import audit, duplicates_page
+from tasks.stages.consolidate import audit, duplicates_page, sums
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs, AlignedParts
 from tasks.stages.consolidate.config import GOLD, SILVER, ConsolidateConfig
 from tasks.stages.consolidate.funnel import (
@@ -52,8 +52,6 @@ from tasks.stages.consolidate.funnel import (
     OUTCOME,
     STEPS,
     UNCHANGED,
-    add,
-    add_hosts,
     add_pairs,
     count,
     count_hosts,
@@ -114,7 +112,7 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
     specs = [PartSpec(part.name, part.number) for part in aligned.numbered() if not part.earlier]
     key_index.merge(output, engine, output.map_parts(engine, partial(consolidate_part, config, parts, copies), specs))
     output.check_poison(f"the column `error` of {_error_folders(parts)}")
-    _write_whole(config, parts, names, output)
+    _write_whole(config, parts, names, output, engine)
     funnel = parts.own("funnel.parquet")
     nearly_lost = _warn(funnel, output)
     _refuse_empty(funnel, output, follows=any(ref.role == "index" for ref in aligned.duplicates.record.inputs))
@@ -126,6 +124,7 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
     without_limits = _without_limits(config, funnel)
     metrics["without_language_limits"] = float(without_limits.total())
     leave_out(output)
+    sums.leave_out(output)
     return Report(metrics=metrics, note="; ".join([_note(metrics), *nearly_lost, *_languages_note(without_limits)]))
 
 
@@ -134,19 +133,21 @@ def _error_folders(aligned: AlignedParts) -> str:
     return ", ".join(files.store.url(f"{files.path}/{KIND}/") for files in failed)
 
 
-def _write_whole(config: ConsolidateConfig, aligned: AlignedParts, names: list[str], output: Output) -> None:
-    """Writes the sums of the counts of all parts, and the pages."""
+def _write_whole(
+    config: ConsolidateConfig, aligned: AlignedParts, names: list[str], output: Output, engine: Engine
+) -> None:
+    """Writes the sums of the tables of all parts, and the pages."""
     if "whole" in output.committed:
         return
-    funnel = add(aligned.own(f"counts/{name}.parquet") for name in names)
-    hosts = add_hosts(aligned.own(f"hosts/{name}.parquet") for name in names)
-    pairs = add_pairs(aligned.own(f"pairs/{name}.parquet") for name in names)
-    sampled = audit.merge((aligned.own(f"samples/{name}.parquet") for name in names), config.samples)
+    folder = aligned.own_folder
+    last = sums.add_groups(config.samples, folder, names, output, engine)
+    whole = sums.add_tables(folder, last, config.samples)
     with output.part("whole", conserved=False) as part:
-        for path, table in (("funnel.parquet", funnel), ("hosts.parquet", hosts), ("language_pairs.parquet", pairs)):
-            part.write_table(path, table)
-        part.write("audit.html", audit.page(funnel, hosts, pairs, sampled))
-        duplicates_page.write_page(aligned, part, names)
+        part.write_table("funnel.parquet", whole.counts)
+        part.write_table("language_pairs.parquet", whole.pairs)
+        largest = sums.write_hosts(folder, last, part, "hosts.parquet", audit.MOST_HOSTS)
+        part.write("audit.html", audit.page(whole.counts, largest, whole.pairs, whole.samples))
+        duplicates_page.write_page(aligned, part, whole.copies, whole.withheld)
 
 
 def consolidate_part(

@@ -2,8 +2,9 @@
 
 Reads the seeds and the takedowns of the cycle (for the scope), the partition's fetch list, the sizes of all fetch lists
 (for its share of the requests), the hosts file, and the Bloom filter of the previous crawl DB. Writes parts, each with
-one WARC file, its CDXJ index, its log and its links, and a final part with the state of the hosts
-(`tasks.stages.crawl.storage.fetchlog`).
+one WARC file, its CDXJ index, its log and its links, a part with the state of the hosts
+(`tasks.stages.crawl.storage.fetchlog`), and a last one with the targets of all links by partition
+(`tasks.stages.crawl.storage.targets`).
 
 This module connects the components of a fetch: `frontier.order` decides which URL of a host is next,
 `frontier.scheduler` decides when, and `visit` tries it.
@@ -52,9 +53,10 @@ from tasks.stages.crawl.storage.crawldb import KnownUrls
 from tasks.stages.crawl.storage.fetchlog import Outcome
 from tasks.stages.crawl.storage.segment import LINK, LOG, ORDER, SegmentWriter
 from tasks.stages.crawl.storage.spool import Spool
+from tasks.stages.crawl.storage.targets import write_targets
 from tasks.stages.crawl.visit import Visitor
 
-VERSION = 8
+VERSION = 9
 
 log = logging.getLogger("sluice.crawl")
 
@@ -107,7 +109,7 @@ class FetchTask:
 
     def __init__(self, config: CrawlConfig, inputs: Inputs, output: Output) -> None:
         self._output = output
-        self._time_box_s = config.time_box_s
+        self._time_box_s, self._max_depth = config.time_box_s, config.max_depth
         self._first_cycle = inputs.get("previous") is None
         listed, number = inputs["fetchlist"], number_of(output.member)
         start = list(map(fetchlist.candidate, listed.table(fetchlist.URLS_FILE).to_pylist()))
@@ -210,6 +212,7 @@ class FetchTask:
             with self._output.part(fetchlog.HOSTS_PART) as part:
                 fetchlog.write_hosts(part, self._politeness.rows(), self._rules.rows(), self._order.traps.scores())
                 self._policy.write(part)
+        write_targets(self._output, self._max_depth)
         self._progress.finish()
 
     def _no_page_error(self) -> InputError:

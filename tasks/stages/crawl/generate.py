@@ -24,6 +24,7 @@ import duckdb
 import pyarrow as pa
 
 from tasks.core.engine import Engine
+from tasks.core.queries import connect, quoted
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.documents.tombstones import tombstones_of
 from tasks.formats.hooks import Hooks
@@ -67,7 +68,7 @@ CREATE TEMP VIEW timed AS
 SELECT p.* REPLACE (
   CASE WHEN a.key IS NOT NULL THEN least(p.next_due, CAST($now AS TIMESTAMPTZ))
     WHEN i.interval_s IS NOT NULL AND p.next_due IS NOT NULL AND p.fails = 0
-      AND p.status IN ({", ".join(map(duck.quoted, _FETCHED))}) AND coalesce(p.canonical, '') IN ('', p.url)
+      AND p.status IN ({", ".join(map(quoted, _FETCHED))}) AND coalesce(p.canonical, '') IN ('', p.url)
       THEN p.last_fetch + to_seconds(least(i.interval_s, s.interval_s))
     ELSE p.next_due END AS next_due
 ), a.at AS again_since
@@ -158,7 +159,7 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     """Writes the fetch list of the partition named by `output.member`."""
     scratch = output.scratch
     if "fetchlist" not in output.committed:
-        with duck.connect(scratch) as connection, output.part("fetchlist") as part:
+        with connect(scratch) as connection, output.part("fetchlist") as part:
             now = datetime.now(UTC)
             policy = snapshot(config, part)
             _attach(connection, inputs, number_of(output.member))
@@ -261,7 +262,7 @@ def attach_due_times(connection: duckdb.DuckDBPyConnection, policy: Policy, now:
         "again_prefixes", _typed_table({"host": pa.string(), "prefix": pa.string(), "at": _TIME}, prefixes)
     )
     connection.execute(_ASKED)
-    connection.execute(_TIMED.replace("$now", duck.quoted(now.isoformat())))
+    connection.execute(_TIMED.replace("$now", quoted(now.isoformat())))
 
 
 def _typed_table(columns: Mapping[str, pa.DataType], rows: Iterable[tuple[Any, ...]]) -> pa.Table:

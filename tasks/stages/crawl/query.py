@@ -16,6 +16,7 @@ from tasks.core.artifact import Artifact
 from tasks.core.config import parse
 from tasks.core.errors import InputError
 from tasks.core.ledger import at_version
+from tasks.core.queries import connect
 from tasks.core.store import Store
 from tasks.core.terminal import table_lines
 from tasks.formats.web.domain import domain_of
@@ -102,7 +103,7 @@ def query(
             "wait until a cycle is complete, or name another version",
         )
     now = now or datetime.now(UTC)
-    with tempfile.TemporaryDirectory() as scratch, duck.connect(scratch) as connection:
+    with tempfile.TemporaryDirectory() as scratch, connect(scratch) as connection:
         _attach(connection, databases, filters.hosts)
         where, values = _where(filters)
         values["now"] = now

@@ -9,18 +9,19 @@ also the score of unknown hosts.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Report
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.storage.crawldb import EDGES, EDGES_FILE
+from tasks.stages.crawl.storage.crawldb import EDGES_FILE
 
 VERSION = 1
 
@@ -41,7 +42,7 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     ranks = before.table(RANKS_FILE) if before else RANKS.empty_table()
     databases = inputs.many("crawldb") if "crawldb" in inputs else []
     if databases and (not ranks.num_rows or cycle - computed >= config.score_every):
-        ranks, computed = scores(_edges(databases)), cycle
+        ranks, computed = scores([partial(database.table, EDGES_FILE) for database in databases]), cycle
     if "ranks" not in output.committed:
         with output.part("ranks") as part:
             part.count_in(ranks.num_rows)
@@ -54,22 +55,29 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     return Report({"cycle": float(cycle), "hosts": float(ranks.num_rows)}, note=note)
 
 
-def _edges(databases: Sequence[Artifact]) -> pa.Table:
-    return pa.concat_tables([EDGES.empty_table(), *(database.table(EDGES_FILE) for database in databases)])
+def scores(edges: Sequence[Callable[[], pa.Table]]) -> pa.Table:
+    """Returns the score of every host in some tables of edges (EDGES, without duplicates), sorted by host (RANKS).
 
-
-def scores(edges: pa.Table) -> pa.Table:
-    """Returns the score of every host in `edges` (EDGES, without duplicates), sorted by host (RANKS)."""
-    names = pa.concat_arrays([*edges.column("source").chunks, *edges.column("target").chunks]) if edges.num_rows else []
-    hosts, numbers = np.unique(np.asarray(names, dtype=str), return_inverse=True)
+    Each table is read twice and then dropped: names take several times the memory of the numbers that stand for them.
+    """
+    hosts = pa.array([], pa.string())
+    for read in edges:
+        hosts = pa.concat_arrays([hosts, *(chunk for column in _ends(read()) for chunk in column.chunks)]).unique()
+    hosts = hosts.take(pc.sort_indices(hosts))
     if not len(hosts):
         return RANKS.empty_table()
-    source, target = numbers[: edges.num_rows], numbers[edges.num_rows :]
+    numbers = [[pc.index_in(column, hosts).to_numpy() for column in _ends(read())] for read in edges]
+    source, target = (np.concatenate(ends) for ends in zip(*numbers, strict=True))
+    del numbers
     values = _pagerank(source, target, len(hosts)) * len(hosts)
-    return pa.table([pa.array(hosts.tolist(), pa.string()), pa.array(values, pa.float64())], schema=RANKS)
+    return pa.table([hosts, pa.array(values, pa.float64())], schema=RANKS)
 
 
-def _pagerank(source: NDArray[np.int64], target: NDArray[np.int64], count: int) -> NDArray[np.float64]:
+def _ends(edges: pa.Table) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    return edges.column("source"), edges.column("target")
+
+
+def _pagerank(source: NDArray[np.int32], target: NDArray[np.int32], count: int) -> NDArray[np.float64]:
     """Returns the stationary distribution, of shape (count,); hosts without links distribute their rank evenly.
 
     Args:

@@ -1,9 +1,9 @@
 """Stage `update`: merges fetched pages and links into one partition of the crawl DB, and sets due times.
 
-Reads the partition's seeds, fetch list and segment, the links to its URLs from all segments and rendered pages, its
-previous crawl DB, and the takedowns of the cycle. Writes the artifact `crawldb/p<n>`
-(`tasks.stages.crawl.storage.crawldb`), a new generation. 10 million known URLs, 500,000 fetched and 35 million links
-take some 20 CPU-seconds and 1.3 GB (`benchmarks/crawldb.py`).
+Reads the partition's seeds, fetch list and segment, the targets that it owns of the links of all segments and rendered
+pages (`tasks.stages.crawl.storage.targets`), its previous crawl DB, and the takedowns of the cycle. Writes the artifact
+`crawldb/p<n>` (`tasks.stages.crawl.storage.crawldb`), a new generation. 10 million known URLs, 500,000 fetched and 35
+million links take some 20 CPU-seconds and 1.3 GB (`benchmarks/crawldb.py`).
 
 Rows that were not tried are written first, then those that were, both in the previous order, then new rows by key. So
 there is no sort of the whole table, and equal inputs give equal bytes. Of rows that were not tried, only the due time
@@ -33,6 +33,7 @@ import pyarrow.compute as pc
 
 from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
+from tasks.core.queries import connect, quoted
 from tasks.core.stage import Inputs, Output, Part, Report
 from tasks.formats.documents.tombstones import TAKEDOWN, Tombstones, tombstones_of
 from tasks.formats.web.domain import domain_of
@@ -43,19 +44,19 @@ from tasks.stages.crawl.inject import file_of, number_of
 from tasks.stages.crawl.policy import HOST_DENIED, HOST_DROPPED
 from tasks.stages.crawl.storage import crawldb, duck, fetchlist, fetchlog
 from tasks.stages.crawl.storage.crawldb import KnownUrls
-from tasks.stages.crawl.storage.duck import quoted
 from tasks.stages.crawl.storage.fetchlog import FETCH_LOG, LINKS
 from tasks.stages.crawl.storage.segment import LINK, LOG
+from tasks.stages.crawl.storage.targets import TARGETS, targets_file
 
-VERSION = 5
+VERSION = 6
 
 # Reasons that do not count as failures of the page.
 _POSTPONED = (HOST_BACKOFF, HOST_DENIED, HOST_DROPPED)
 
 _REDIRECTS = (fetchlog.REDIRECT_PERMANENT, fetchlog.REDIRECT_TEMPORARY)
 
-# The queries below read the views `previous` (crawldb.URLS), `log` (fetchlog.FETCH_LOG), `links` (fetchlog.LINKS of the
-# partition, not too deep), `listed` (fetchlist.FETCHLIST) and `seeds` (inject.SEEDS of the partition).
+# The queries below read the views `previous` (crawldb.URLS), `log` (fetchlog.FETCH_LOG), `links` (targets.TARGETS of
+# the partition), `listed` (fetchlist.FETCHLIST) and `seeds` (inject.SEEDS of the partition).
 NEW = """
 CREATE TABLE new AS
 SELECT key, min(url) AS url, min(depth) AS depth, min(seen) AS seen
@@ -216,10 +217,10 @@ SELECT source, target FROM (
 def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
     """Writes the new generation of the partition named by `output.member`."""
     if "urls" not in output.committed:
-        with duck.connect(output.scratch) as connection, output.part("urls") as part:
+        with connect(output.scratch) as connection, output.part("urls") as part:
             previous = inputs.get("previous")
             segment = _segment_of(inputs.many("segments"), output.member)
-            _attach_urls(connection, config, inputs, output.member)
+            _attach_urls(connection, inputs, output.member)
             _attach_hosts(connection, inputs, segment)
             _write_urls(connection, part, segment, tombstones_of(inputs) if "takedowns" in inputs else None)
             _write_hosts(connection, part)
@@ -235,19 +236,16 @@ def _segment_of(segments: Sequence[Artifact], member: str) -> Artifact:
     return next(segment for segment in segments if segment.record.member == member)
 
 
-def _attach_urls(connection: duckdb.DuckDBPyConnection, config: CrawlConfig, inputs: Inputs, member: str) -> None:
+def _attach_urls(connection: duckdb.DuckDBPyConnection, inputs: Inputs, member: str) -> None:
     previous, segments, rendered = inputs.get("previous"), inputs.many("segments"), inputs.many("rendered")
     own = _segment_of(segments, member)
     duck.view(connection, "previous", [(previous, crawldb.URLS_FILE)] if previous else [], crawldb.URLS)
     duck.view(connection, "log", [(own, path) for path in own.files(LOG)], FETCH_LOG)
     duck.view(connection, "listed", [(inputs["fetchlist"], fetchlist.URLS_FILE)])
     duck.view(connection, "seeds", [(inputs["seeds"], file_of(number_of(member)))])
-    all_links = [(artifact, path) for artifact in (*segments, *rendered) for path in artifact.files(LINK)]
-    duck.view(connection, "all_links", all_links, LINKS)
-    # The files are sorted by partition, so row groups of other partitions are not read.
-    connection.execute(
-        f"CREATE VIEW links AS SELECT * FROM all_links "
-        f"WHERE partition = {number_of(member)} AND depth <= {config.max_depth}"
+    targets = targets_file(number_of(member))
+    duck.view(
+        connection, "links", [(one, path) for one in (*segments, *rendered) for path in one.files(targets)], TARGETS
     )
     own_artifacts = (own, *(artifact for artifact in rendered if artifact.record.member == member))
     own_links = [(artifact, path) for artifact in own_artifacts for path in artifact.files(LINK)]
@@ -312,7 +310,7 @@ def marked(connection: duckdb.DuckDBPyConnection, merged: str, tombstones: Tombs
     hosts = [host for (host,) in connection.execute(query).fetchall() if tombstones.covers_host(host)]
     connection.register("taken_hosts", duck.strings(host=hosts))
     connection.register("taken_urls", duck.strings(key=(key(url).hex() for url in tombstones.spellings)))
-    return _MARKED.replace("$now", duck.quoted(now.isoformat(timespec="milliseconds"))).replace("$merged", merged)
+    return _MARKED.replace("$now", quoted(now.isoformat(timespec="milliseconds"))).replace("$merged", merged)
 
 
 def _write_hosts(connection: duckdb.DuckDBPyConnection, part: Part) -> None:

@@ -19,6 +19,7 @@ import duckdb
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError, SluiceError
 from tasks.core.ledger import at_version
+from tasks.core.queries import connect
 from tasks.core.store import Store
 from tasks.formats.documents import tombstones
 from tasks.formats.documents.tombstones import DOCUMENT, TAKEDOWN, Tombstone, Tombstones
@@ -168,7 +169,7 @@ class FactReader:
 
     def read(self) -> Facts:
         """Returns the facts, as described in `why_all`, without verdict and obstacles."""
-        with tempfile.TemporaryDirectory() as scratch, duck.connect(scratch) as connection:
+        with tempfile.TemporaryDirectory() as scratch, connect(scratch) as connection:
             lookup = Lookup(connection, self.artifacts)
             return {
                 "asked": self._spelling,

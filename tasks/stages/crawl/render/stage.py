@@ -3,8 +3,9 @@
 Reads the render queue from the segment of its partition (captured rows of log/ marked `render`, their captures, and the
 state of their hosts), the hosts of the seeds, and the hosts file. Writes parts in the layout of a segment, which update
 and publish read in the same way: warc/ with one conversion record per page (the rendered document, which refers to the
-response record of the page), index/, log/ and links/. The order of the queue is a function of the segment, so a resumed
-stage writes the same parts. Without `[crawl.render] enabled` the artifact is empty and no browser is needed.
+response record of the page), index/, log/ and links/, and the targets of the links (`storage.targets`). The order of
+the queue is a function of the segment, so a resumed stage writes the same parts. Without `[crawl.render] enabled` the
+artifact is empty and no browser is needed.
 
 One page of a host is rendered at a time, with the same pause after it as between two requests of fetch: at least
 `delay_s`, the Crawl-delay, and `latency_factor` times the response time. Within a page the browser sends requests like
@@ -60,11 +61,12 @@ from tasks.stages.crawl.storage.fetchlog import (
     rules_of,
 )
 from tasks.stages.crawl.storage.segment import PartFiles
+from tasks.stages.crawl.storage.targets import write_targets
 
 if TYPE_CHECKING:
     from tasks.stages.crawl.render.browser import RenderResult
 
-VERSION = 4
+VERSION = 5
 
 OVER_CAP = "render_cap"
 OVER_TIME = "render_time_box"
@@ -93,6 +95,7 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
         return Report({"waiting": float(len(pages))}, note=f"pages that need a browser: {len(pages)}{off}")
     begin = time.monotonic()
     asyncio.run(_render(config, inputs, output, pages))
+    write_targets(output, config.max_depth)
     rendered = sum(record.rows_out for record in output.committed.values())
     return Report(
         {"waiting": float(len(pages)), "seconds": time.monotonic() - begin},

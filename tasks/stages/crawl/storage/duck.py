@@ -1,12 +1,9 @@
-"""DuckDB queries over the crawl's tables, with one thread and bounded memory; reads and writes Parquet files.
+"""DuckDB queries over the crawl's tables, with connections of `tasks.core.queries`; reads and writes Parquet files.
 
-Files of a remote store are first copied to the cache of this machine. One thread keeps rows in the order of the query,
-so that equal inputs give equal bytes. `Lookup` finds single rows without reading a table into memory: DuckDB filters
-while it reads.
+Files of a remote store are first copied to the cache of this machine. `Lookup` finds single rows without reading a
+table into memory: DuckDB filters while it reads.
 """
 
-import contextlib
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,10 +11,11 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.core.artifact import Artifact
+from tasks.core.artifact import Artifact, ArtifactFolder
+from tasks.core.queries import quoted
+from tasks.core.remote import concurrently
 from tasks.core.stage import Part
 
-_MEMORY = "1200MB"
 _ROWS = 1 << 17
 # Columns with few distinct values.
 _WORDS = (
@@ -28,28 +26,6 @@ _WORDS = (
 Row = dict[str, Any]
 
 
-@contextlib.contextmanager
-def connect(scratch: str) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Yields a connection with a memory limit of 1.2 GB, which spills to the local folder `scratch`."""
-    with duckdb.connect() as connection:
-        connection.execute("SET TimeZone = 'UTC'; SET threads = 1; SET preserve_insertion_order = true")
-        # UUIDs are exported to Arrow as 16 bytes, not as text.
-        connection.execute("SET arrow_lossless_conversion = true; SET enable_progress_bar = false")
-        connection.execute(
-            f"SET memory_limit = '{_MEMORY}'; SET temp_directory = {quoted(os.path.join(scratch, 'spill'))}"
-        )
-        yield connection
-
-
-def quoted(text: str) -> str:
-    """Returns an SQL string literal.
-
-    >>> quoted("it's")
-    "'it''s'"
-    """
-    return "'" + text.replace("'", "''") + "'"
-
-
 def strings(**columns: Iterable[str]) -> pa.Table:
     """Returns a table of string columns."""
     return pa.table({name: pa.array(values, pa.string()) for name, values in columns.items()})
@@ -58,11 +34,11 @@ def strings(**columns: Iterable[str]) -> pa.Table:
 def view(
     connection: duckdb.DuckDBPyConnection,
     name: str,
-    files: Sequence[tuple[Artifact, str]],
+    files: Sequence[tuple[ArtifactFolder, str]],
     schema: pa.Schema | None = None,
 ) -> None:
     """Creates the view `name` over Parquet files of artifacts, or over an empty table of `schema` if there are none."""
-    paths = [quoted(artifact.local(path)) for artifact, path in files]
+    paths = [quoted(path) for path in concurrently(lambda file: file[0].local(file[1]), files)]
     if paths:
         connection.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet([{', '.join(paths)}])")
     elif schema is not None:

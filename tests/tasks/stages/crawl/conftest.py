@@ -35,7 +35,7 @@ def databases_of_one_instance(duckdb_instance: duckdb.DuckDBPyConnection, monkey
             yield connection
             connection.execute(f"USE memory; DETACH {name}")
 
-    monkeypatch.setattr("tasks.stages.crawl.storage.duck.duckdb.connect", connect)
+    monkeypatch.setattr("tasks.core.queries.duckdb.connect", connect)
 
 
 @pytest.fixture

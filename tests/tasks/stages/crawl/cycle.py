@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.queries import connect
 from tasks.core.store import Store
 from tasks.formats.warc import archive
 from tasks.formats.web.url import key
@@ -155,7 +156,7 @@ def again_since(policy, *urls):
     """Returns the times since which the hosts file requests known URLs again, or None, as generate computes them."""
     due = datetime(2026, 1, 1, tzinfo=UTC)
     rows = [{**dict.fromkeys(crawldb.URLS.names), "key": key(url), "url": url, "next_due": due} for url in urls]
-    with duck.connect(".") as connection:
+    with connect(".") as connection:
         connection.register("previous", pa.Table.from_pylist(rows, schema=crawldb.URLS))
         duck.view(connection, "seeds", [], SEEDS)
         attach_due_times(connection, policy, datetime(2030, 1, 1, tzinfo=UTC))

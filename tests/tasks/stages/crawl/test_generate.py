@@ -1,6 +1,8 @@
 """The fetch list of a cycle: its URLs, their order, and the number per host."""
 
+import weakref
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,6 +11,7 @@ import pytest
 from tasks.core.artifact import ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config
+from tasks.core.queries import connect
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.formats.web.priorities import FILE, PRIORITIES
@@ -19,7 +22,7 @@ from tasks.stages.crawl.generate import _choose, attach_due_times
 from tasks.stages.crawl.inject import SEEDS
 from tasks.stages.crawl.policy import HostsFile, Policy
 from tasks.stages.crawl.rank import RANKS, scores
-from tasks.stages.crawl.storage import crawldb, duck
+from tasks.stages.crawl.storage import crawldb
 from tasks.stages.crawl.storage.crawldb import KnownUrls
 from tasks.stages.crawl.storage.fetchlist import shares
 from tests.tasks.stages.crawl.cycle import Cycle
@@ -40,7 +43,7 @@ def host_row(host, **changes):
 def chosen(urls, hosts=(), ranks=(), seeds=(), policy=None, factors=(), **settings):
     """Returns the URLs that generate lists, in order."""
     config = CrawlConfig(**{**BASE, **settings})
-    with duck.connect(".") as connection:
+    with connect(".") as connection:
         connection.register("previous", pa.Table.from_pylist(list(urls), schema=crawldb.URLS))
         connection.register("hosts", pa.Table.from_pylist(list(hosts), schema=crawldb.HOSTS))
         rows = [{"host": host, "documents": 1, "factor": factor} for host, factor in dict(factors).items()]
@@ -180,7 +183,7 @@ def test_an_interval_of_the_hosts_file_overrides_the_adaptive_one():
 def test_the_shorter_of_seed_and_host_interval_applies(own, hosts):
     row = fetched_row("http://a.example/", 2, 20)
     policy = hosts_file(hosts={"a.example": {"interval_s": hosts}})
-    with duck.connect(".") as connection:
+    with connect(".") as connection:
         connection.register("previous", pa.Table.from_pylist([row], schema=crawldb.URLS))
         seed = pa.schema([("key", pa.uuid()), ("interval_s", pa.int64())])
         connection.register("seeds", pa.Table.from_pylist([{"key": row["key"], "interval_s": own}], schema=seed))
@@ -237,7 +240,7 @@ def test_the_bloom_filter_has_no_false_negatives_and_few_false_positives():
 def test_host_ranks_follow_links_between_hosts():
     edges = [("a", "hub"), ("b", "hub"), ("c", "hub"), ("hub", "a")]
     table = pa.Table.from_pylist([{"source": s, "target": t} for s, t in edges], schema=crawldb.EDGES)
-    found = dict(zip(*(column.to_pylist() for column in scores(table).columns), strict=True))
+    found = dict(zip(*(column.to_pylist() for column in scores([lambda: table]).columns), strict=True))
     assert found["hub"] > found["a"] > found["b"] == found["c"]
     assert sum(found.values()) == pytest.approx(len(found))
     # The same by the textbook's power iteration.
@@ -252,7 +255,23 @@ def test_host_ranks_follow_links_between_hosts():
 
 
 def test_without_links_there_are_no_ranks():
-    assert scores(crawldb.EDGES.empty_table()).num_rows == 0
+    assert scores([]).num_rows == scores([crawldb.EDGES.empty_table]).num_rows == 0
+
+
+def test_the_edges_of_one_crawl_db_are_in_memory_at_a_time():
+    names = [(f"h{number * 7 % 11}", f"h{number * 5 % 13}") for number in range(60)]
+    table = pa.table(list(zip(*sorted(set(names)), strict=True)), schema=crawldb.EDGES)
+    seen = []
+
+    def read(first):
+        assert not any(reference() for reference in seen)
+        rows = table.slice(first, 10).combine_chunks()
+        seen.append(weakref.ref(rows))
+        return rows
+
+    reads = [partial(read, first) for first in range(0, table.num_rows, 10)]
+    assert scores(reads).equals(scores([lambda: table]))
+    assert len(seen) == 2 * len(reads)
 
 
 def test_the_stage_reads_only_priorities_that_are_named_and_gives_the_same_list_without(run_stage, tmp_path):

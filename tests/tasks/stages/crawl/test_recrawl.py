@@ -10,11 +10,12 @@ import pytest
 from aiohttp import web
 from warcio.archiveiterator import ArchiveIterator
 
+from tasks.core.queries import connect
 from tasks.formats.web.url import key
 from tasks.stages.crawl import update
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.inject import SEEDS
-from tasks.stages.crawl.storage import crawldb, duck, fetchlist
+from tasks.stages.crawl.storage import crawldb, fetchlist
 from tasks.stages.crawl.storage.crawldb import DAY_S, URLS
 from tasks.stages.crawl.storage.fetchlist import FETCHLIST
 from tasks.stages.crawl.storage.fetchlog import FETCH_LOG, LINKS, Outcome, to_table
@@ -74,7 +75,7 @@ def merged(before=None, log=None, links=(), interval_s=None):
             [{"key": key(URL), "url": URL, "host": "h", "score": 1.0, "interval_s": interval_s}], schema=SEEDS
         ),
     }
-    with duck.connect(".") as connection:
+    with connect(".") as connection:
         for name, table in tables.items():
             connection.register(name, table)
         connection.execute(update.NEW)

@@ -1,0 +1,84 @@
+"""Contract of the targets of a segment: what update needs of all links, in one file for each partition."""
+
+import hashlib
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.commit import commit
+from tasks.core.config import Config
+from tasks.core.stage import Output, Report
+from tasks.core.store import Store
+from tasks.formats.web.domain import link
+from tasks.stages.crawl.storage import targets
+from tasks.stages.crawl.storage.fetchlog import SITEMAP, Outcome
+from tasks.stages.crawl.storage.segment import LINK
+from tasks.stages.crawl.storage.targets import write_targets
+from tests.tasks.stages.crawl.cycle import links_table
+
+BEGIN = datetime(2026, 11, 1, tzinfo=UTC)
+PARTITIONS, MOST = 4, 3
+
+
+def outcome(number: int) -> Outcome:
+    """A page or a dated sitemap, with links to eight domains; or a page too deep, with one link to another."""
+    deep = number % 8 == 7
+    linked = (
+        [link(f"https://deep.example/{number}")]
+        if deep
+        else [link(f"https://d{(number * 3 + step) % 8}.example/{(number + step) % 5}") for step in range(6)]
+    )
+    dated = tuple((to, BEGIN - timedelta(days=number % 7)) for to in linked) if number % 3 == 0 and not deep else ()
+    return Outcome(
+        key=hashlib.md5(b"%d" % number).digest(),
+        url=f"https://d0.example/from/{number}",
+        host="d0.example",
+        depth=MOST if deep else number % MOST,
+        status="fetch_success",
+        kind=SITEMAP if dated else "page",
+        outlinks=tuple(linked),
+        lastmods=dated,
+        fetched_at=BEGIN + timedelta(seconds=number),
+    )
+
+
+def segment(folder: Path, files: int, pages: int = 24) -> Artifact:
+    """A segment with the links of the same pages in so many files."""
+    output = Output(Store(str(folder)), ArtifactId(f"demo/segment/p{files}", "1"), "1" * 64, member="p0")
+    for number in range(files):
+        with output.part(f"warc-{number:05d}", conserved=False) as part:
+            rows = links_table([outcome(page) for page in range(number, pages, files)], PARTITIONS)
+            part.write_table(f"{LINK}{part.name}.parquet", rows)
+    write_targets(output, MOST)
+    return commit(output, "fetch", 1, Config(), (), Report())
+
+
+@pytest.mark.parametrize("batch", [1 << 16, 2])
+def test_targets_are_those_of_all_links_in_as_many_files_as_partitions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    monkeypatch.setattr(targets, "_ROWS", batch)
+    one, many = segment(tmp_path, 1), segment(tmp_path, 12)
+    assert len(many.files(LINK)) == 12
+    assert len(many.files("targets/")) <= PARTITIONS
+    assert {path: many.read(path) for path in many.files("targets/")} == {
+        path: one.read(path) for path in one.files("targets/")
+    }
+    links = [row for path in many.files(LINK) for row in many.table(path).to_pylist() if row["depth"] <= MOST]
+    assert any(row["lastmod"] for row in links)
+    for number in range(PARTITIONS):
+        of_key: dict[bytes, list] = {}
+        for row in links:
+            if row["partition"] == number:
+                of_key.setdefault(row["key"], []).append(row)
+        path = targets.targets_file(number)
+        found = many.table(path).to_pylist() if path in many.files("targets/") else []
+        assert [row["key"] for row in found] == sorted(of_key)
+        for row in found:
+            rows = of_key[row["key"]]
+            assert row["url"] == min(one["url"] for one in rows)
+            assert row["depth"] == min(one["depth"] for one in rows)
+            assert row["seen"] == min(one["seen"] for one in rows)
+            assert row["lastmod"] == max((one["lastmod"] for one in rows if one["lastmod"]), default=None)
