@@ -63,7 +63,8 @@ class ArtifactId:
 class FileEntry(Config):
     """One file of a part: path relative to the artifact, size in bytes, sha256 (hex), and rows if the file has rows.
 
-    `tokens` is the number of tokens in the rows of a token shard.
+    `tokens` is the number of tokens in the rows of a token shard. `folder` is the folder of another artifact, relative
+    to the store's root, if the file is there; "" if the file is in the artifact's own.
     """
 
     path: str
@@ -71,6 +72,7 @@ class FileEntry(Config):
     sha256: str
     rows: int | None = None
     tokens: int | None = Field(default=None, exclude_if=lambda tokens: tokens is None)
+    folder: str = Field(default="", exclude_if=lambda folder: not folder)
 
 
 class PartRecord(Config):
