@@ -26,7 +26,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from tasks.core.artifact import Artifact, FileEntry
+from tasks.core.artifact import Artifact, ArtifactFolder, FileEntry
 from tasks.core.cache import BlockCache
 from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError
@@ -75,21 +75,51 @@ class ReadRequest(NamedTuple):
     out: memoryview
 
 
+class RangeEntry(NamedTuple):
+    """A file to read by ranges, and its checksums."""
+
+    folder: ArtifactFolder
+    path: str
+    bytes: int
+    rows: int | None
+    sha256: str
+    sums_sha256: str
+    """Of the file with the checksums of its blocks (`checksums_path`)."""
+
+
+def entries_of(artifact: Artifact, paths: Sequence[str]) -> Callable[[int], RangeEntry]:
+    """Returns the entries of some files of an artifact by number; raises InputError if it has no such file."""
+
+    def recorded(path: str) -> FileEntry:
+        if entry := artifact.parts.entry(path):
+            return entry
+        raise InputError(
+            f"{artifact.address} has no {path}",
+            "use the artifact that the others were made from; one made by an earlier Sluice must be made again",
+        )
+
+    files = [recorded(path) for path in paths]
+
+    def entry(number: int) -> RangeEntry:
+        file = files[number]
+        sums = recorded(checksums_path(file.path))
+        return RangeEntry(artifact, file.path, file.bytes, file.rows, file.sha256, sums.sha256)
+
+    return entry
+
+
 class RangeReader:
-    """Reads ranges of some files of an artifact. Thread-safe; not picklable.
+    """Reads ranges of some files. Thread-safe; not picklable.
 
     Args:
-        artifact: the artifact.
-        paths: files of the artifact; the `number` of a `ReadRequest` is an index into them. A file is opened at its
-            first read.
+        entries: returns the file of a number, that of a `ReadRequest`. A file is opened at its first read.
 
     Raises:
-        InputError: (here and when reading) a file is missing, truncated, damaged, or has no checksums.
+        InputError: (when reading) a file is missing, truncated, damaged, or has no checksums.
     """
 
-    def __init__(self, artifact: Artifact, paths: Sequence[str]) -> None:
-        self._artifact = artifact
-        self._files = [self._entry(path) for path in paths]
+    def __init__(self, entries: Callable[[int], RangeEntry]) -> None:
+        self.entry = entries
         self._open: dict[int, _BlockFile] = {}  # the oldest first
         self._changing = threading.Lock()
         self._opening = [threading.Lock() for _ in range(_OPENING)]
@@ -112,10 +142,6 @@ class RangeReader:
         if missing:
             list(self._pool.map(partial(_fetch, files), sorted(missing.items())))
 
-    def entry(self, number: int) -> FileEntry:
-        """Returns the entry of a file in the record."""
-        return self._files[number]
-
     def _opened(self, numbers: set[int]) -> "dict[int, _BlockFile]":
         files = {number: file for number in numbers if (file := self._open.get(number))}
         new = sorted(numbers - files.keys())
@@ -126,33 +152,24 @@ class RangeReader:
         with self._opening[number % _OPENING]:  # other threads wait instead of reading the checksums again
             if file := self._open.get(number):
                 return file
-            file = self._read_checksums(self._files[number])
+            file = self._read_checksums(self.entry(number))
             with self._changing:
                 self._open[number] = file
                 while len(self._open) > MOST_FILES:
                     del self._open[next(iter(self._open))]
             return file
 
-    def _read_checksums(self, entry: FileEntry) -> "_BlockFile":
+    def _read_checksums(self, entry: RangeEntry) -> "_BlockFile":
         sums_path = checksums_path(entry.path)
-        url = self._artifact.store.url(f"{self._artifact.path}/{sums_path}")
+        url = entry.folder.store.url(f"{entry.folder.path}/{sums_path}")
         try:
-            data = self._artifact.read(sums_path)
+            data = entry.folder.read(sums_path)
         except FileNotFoundError:
             raise InputError(f"{url} is missing", REMEDY) from None
-        sums = parse_checksums(data, url, self._entry(sums_path).sha256, entry.bytes)
-        if self._artifact.store.is_local:
-            return _MappedFile(self._artifact, entry, sums, self._map)
-        return _CachedFile(self._artifact, entry, sums)
-
-    def _entry(self, path: str) -> FileEntry:
-        entry = self._artifact.parts.entry(path)
-        if entry is None:
-            raise InputError(
-                f"{self._artifact.address} has no {path}",
-                "use the artifact that the others were made from; one made by an earlier Sluice must be made again",
-            )
-        return entry
+        sums = parse_checksums(data, url, entry.sums_sha256, entry.bytes)
+        if entry.folder.store.is_local:
+            return _MappedFile(entry, sums, self._map)
+        return _CachedFile(entry, sums)
 
 
 class RangeFile(io.RawIOBase):
@@ -160,7 +177,7 @@ class RangeFile(io.RawIOBase):
 
     Args:
         reader: the reader.
-        number: index of the file in the reader's paths.
+        number: of the file in the reader.
     """
 
     def __init__(self, reader: RangeReader, number: int) -> None:
@@ -198,11 +215,11 @@ class RangeFile(io.RawIOBase):
 
 
 class RangeArray:
-    """A one-dimensional `.npy` file of a `RangeReader`, whose length is the number of rows in the record. Thread-safe.
+    """A one-dimensional `.npy` file of a `RangeReader`, whose length is the number of rows in its entry. Thread-safe.
 
     Args:
         reader: the reader.
-        number: index of the file in the reader's paths.
+        number: of the file in the reader.
         dtype: of its items. Nothing is read to find out: these are the last bytes of the file.
 
     Raises:
@@ -342,8 +359,8 @@ def _fetch(files: "Mapping[int, _BlockFile]", missing: tuple[tuple[int, int], li
 class _BlockFile:
     """One file, opened for reading: URL, size, checksums, and which blocks this process has verified."""
 
-    def __init__(self, artifact: Artifact, entry: FileEntry, sums: NDArray[np.uint64]) -> None:
-        self.url = artifact.store.url(f"{artifact.path}/{entry.path}")
+    def __init__(self, entry: RangeEntry, sums: NDArray[np.uint64]) -> None:
+        self.url = entry.folder.store.url(f"{entry.folder.path}/{entry.path}")
         self.size, self.sums = entry.bytes, sums
         self.verified = bytearray(len(sums))
 
@@ -387,19 +404,16 @@ class _MappedFile(_BlockFile):
     """A file of a local store, memory-mapped: no copy on the disk.
 
     Args:
-        artifact: the artifact.
         entry: the file.
         sums: the checksums of its blocks.
         mapped: returns the bytes of a file by its path, and raises OSError.
     """
 
-    def __init__(
-        self, artifact: Artifact, entry: FileEntry, sums: NDArray[np.uint64], mapped: Callable[[str], memoryview]
-    ) -> None:
-        super().__init__(artifact, entry, sums)
+    def __init__(self, entry: RangeEntry, sums: NDArray[np.uint64], mapped: Callable[[str], memoryview]) -> None:
+        super().__init__(entry, sums)
         self._map = mapped
         try:
-            self._path = artifact.local(entry.path)
+            self._path = entry.folder.local(entry.path)
         except FileNotFoundError:
             raise InputError(f"{self.url} is missing", REMEDY) from None
         if len(self._bytes) != self.size:
@@ -427,9 +441,9 @@ class _MappedFile(_BlockFile):
 class _CachedFile(_BlockFile):
     """A file of a remote store, read by blocks through the cache."""
 
-    def __init__(self, artifact: Artifact, entry: FileEntry, sums: NDArray[np.uint64]) -> None:
-        super().__init__(artifact, entry, sums)
-        self._store, self._path = artifact.store, f"{artifact.path}/{entry.path}"
+    def __init__(self, entry: RangeEntry, sums: NDArray[np.uint64]) -> None:
+        super().__init__(entry, sums)
+        self._store, self._path = entry.folder.store, f"{entry.folder.path}/{entry.path}"
         self._cache = BlockCache(entry.sha256)
 
     def read(self, first: int, out: memoryview) -> Iterable[tuple[int, int, memoryview]]:

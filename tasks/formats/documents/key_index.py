@@ -26,7 +26,7 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.part import Part
 from tasks.core.range_merge import RangeMerge, Source, merge_ranges, range_begin, range_count
-from tasks.core.ranges import RangeReader, ReadRequest
+from tasks.core.ranges import RangeReader, ReadRequest, entries_of
 from tasks.core.stage import Output
 from tasks.formats.documents.text import hashes64
 
@@ -182,7 +182,7 @@ class KeyIndex:
         self.parts = _parts_of(artifact)
         """Names of the parts; `find` returns indices into it."""
         self._rows = [rows[path] for path in sorted(rows)]
-        self._reader = RangeReader(artifact, sorted(rows))
+        self._reader = RangeReader(entries_of(artifact, sorted(rows)))
 
     def find(self, kind: str, value: str, most: int | None = None) -> tuple[int, list[tuple[int, int]]]:
         """Returns the number of rows that have a term, and (part, row) of the first `most` of them, sorted."""

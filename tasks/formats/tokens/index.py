@@ -24,7 +24,7 @@ from tasks.core import ranges
 from tasks.core.artifact import Artifact, PartRecord
 from tasks.core.errors import InputError
 from tasks.core.part import Part
-from tasks.core.ranges import RangeFile, RangeReader, ReadRequest
+from tasks.core.ranges import RangeFile, RangeReader, ReadRequest, entries_of
 from tasks.formats.documents import key_index
 from tasks.formats.documents.key_index import DOMAIN, ID, URL, KeyIndex
 from tasks.formats.documents.tombstones import page_term
@@ -143,7 +143,7 @@ def read_records(artifact: Artifact, shards: Sequence[IndexedRows]) -> list[NDAr
         InputError: a file of the index is missing or damaged.
     """
     numbers = {path: number for number, path in enumerate(dict.fromkeys(table_path(shard.part) for shard in shards))}
-    reader, size = RangeReader(artifact, list(numbers)), DOCUMENT.itemsize
+    reader, size = RangeReader(entries_of(artifact, list(numbers))), DOCUMENT.itemsize
     outs = [bytearray(shard.rows * size) for shard in shards]
     reader.read(
         ReadRequest(numbers[table_path(shard.part)], shard.first * size, memoryview(out))
@@ -179,10 +179,10 @@ class DocumentIndex:
         self._parts = [_IndexPart(record) for record in documents]
         self._keys = KeyIndex(artifact)
         paths = [path for part in self._parts for path in (table_path(part.name), f"{FOLDER}/{part.name}-urls.bin")]
-        self._reader = RangeReader(artifact, paths)
+        self._reader = RangeReader(entries_of(artifact, paths))
         self._part_of = {shard: number for number, part in enumerate(self._parts) for shard in part.shards}
         self._shard_number = {shard: number for number, shard in enumerate(sorted(self._part_of))}
-        self._shards = RangeReader(artifact, [f"{SHARDS}/{shard}.arrow" for shard in self._shard_number])
+        self._shards = RangeReader(entries_of(artifact, [f"{SHARDS}/{shard}.arrow" for shard in self._shard_number]))
 
     @property
     def parts(self) -> tuple[str, ...]:

@@ -6,7 +6,10 @@ same batches, and a resumed run reads exactly the batches that the killed run wo
 The order is composed of two invertible maps:
 
     slot n = step * batch_size + k   ->  the i-th draw from source s      (schedule: periodic, Tijdeman 1980)
-    i-th draw from source s          ->  epoch i // N, sequence perm(i % N)  (keyed permutation per source and epoch)
+    i-th draw from source s          ->  epoch i // N, sequence perm(i % N)  (keyed, per source and epoch: `shuffle`)
+
+The sequences of a step are then given to its slots so that the same slots read the same blocks of neighbors from step
+to step, whatever the number of ranks (`_lanes`): each block is fetched by one rank, or by few.
 
 The schedule has a period of at most 100,000 slots (weights are multiples of 1/100,000, see `mixture`), so it is
 computed once, in 0.2 s at most, and every query is one table lookup or one binary search. The permutation needs
@@ -17,9 +20,8 @@ exact within each. The draws of a source continue across the boundary, so that n
 epoch ends.
 """
 
-import hashlib
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
@@ -29,109 +31,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.core.errors import InputError
-from tasks.formats.documents.text import mix
 from tasks.formats.tokens.mixture import GRID, Anneal, resolve
+from tasks.formats.tokens.shuffle import Permutation, Permutations, Windows
 
-_ROUNDS = 8
-_U64 = np.uint64
+VERSION = 2
+"""Of the function: a run with another one reads other sequences."""
 _BLOCK_SLOTS = 4096
 """Slots whose sequences are computed together: to permute 4,096 values takes about twice as long as 64."""
 _BLOCKS = 4
 """Blocks that an order keeps: threads prepare batches some steps ahead of the step that is trained."""
-
-
-@dataclass(frozen=True)
-class _Networks:
-    """Feistel networks, each a permutation of the smallest power of two (at least 4) that is at least its size.
-
-    Shape (k,) for k values, one network for each; or (1,), one for all values.
-    """
-
-    sizes: NDArray[np.uint64]
-    left: NDArray[np.uint64]
-    """Bits of the left half of a value."""
-    right: NDArray[np.uint64]
-    """Bits of the right half: with an odd number of bits it has one more. The halves swap their widths in every round;
-    an even number of rounds restores them."""
-    keys: NDArray[np.uint64]
-    """Keys of the rounds, shape (rounds, k) or (rounds, 1)."""
-
-    @classmethod
-    def of(cls, sizes: Sequence[int], keys: Sequence[str]) -> "_Networks":
-        """Returns one network for each size and key."""
-        bits = np.array([max(2, (size - 1).bit_length()) for size in sizes], dtype=_U64)
-        left = bits // _U64(2)
-        digests = b"".join(hashlib.blake2b(key.encode(), digest_size=8 * _ROUNDS).digest() for key in keys)
-        rounds = np.frombuffer(digests, dtype="<u8").astype(_U64).reshape(len(keys), _ROUNDS)
-        return cls(np.array(sizes, dtype=_U64), left, bits - left, np.ascontiguousarray(rounds.T))
-
-    def take(self, indices: NDArray[np.integer]) -> "_Networks":
-        """Returns the networks of some values; a network for all values is returned as it is."""
-        if len(self.sizes) == 1:
-            return self
-        return _Networks(self.sizes[indices], self.left[indices], self.right[indices], self.keys[..., indices])
-
-    def encrypt(self, x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Maps values, shape (k,), to values of the same powers of two."""
-        low_bits, high_bits = self.right, self.left
-        high, low = x >> low_bits, x & _mask(low_bits)
-        for key in self.keys:
-            high, low = low, high ^ (mix(low ^ key) >> (_U64(64) - high_bits))
-            high_bits, low_bits = low_bits, high_bits
-        return (high << low_bits) | low
-
-    def decrypt(self, x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """The inverse of `encrypt`."""
-        low_bits, high_bits = self.right, self.left
-        high, low = x >> low_bits, x & _mask(low_bits)
-        for key in self.keys[::-1]:
-            high_bits, low_bits = low_bits, high_bits
-            high, low = low ^ (mix(high ^ key) >> (_U64(64) - high_bits)), high
-        return (high << low_bits) | low
-
-    def walk(self, values: NDArray[np.integer], *, invert: bool = False) -> NDArray[np.int64]:
-        """Permutes values, shape (k,), each below the size of its network: int64 of the same shape, below it too.
-
-        Results outside the size are permuted again until they are inside (cycle walking; Black & Rogaway 2002, "Ciphers
-        with Arbitrary Finite Domains"). Beyond 4, the domain is smaller than twice the size, so a walk takes fewer than
-        2 applications on average.
-        """
-        step = _Networks.decrypt if invert else _Networks.encrypt
-        result = step(self, np.asarray(values).astype(_U64))
-        outside = np.flatnonzero(result >= self.sizes)
-        while outside.size:
-            networks = self.take(outside)
-            again = step(networks, result[outside])
-            result[outside] = again
-            outside = outside[again >= networks.sizes]
-        return result.astype(np.int64)
-
-
-class Permutation:
-    """A permutation of 0 .. n-1 that depends only on `key`, and its inverse.
-
-    Args:
-        n: size of the range, 1 .. 2**62.
-        key: any text; a key gives the same permutation in every process and on every machine.
-    """
-
-    def __init__(self, n: int, key: str) -> None:
-        if not 1 <= n <= 2**62:
-            raise ValueError(f"a permutation needs 1 .. 2**62 items, not {n}")
-        self.n = n
-        self._network = _Networks.of([n], [key])
-
-    def apply(self, positions: NDArray[np.integer]) -> NDArray[np.int64]:
-        """Maps positions (shape (k,), values 0 .. n-1) to items, int64 of the same shape."""
-        return self._network.walk(positions)
-
-    def invert(self, items: NDArray[np.integer]) -> NDArray[np.int64]:
-        """Maps items (shape (k,), values 0 .. n-1) to the positions that `apply` maps to them."""
-        return self._network.walk(items, invert=True)
-
-
-def _mask(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    return (_U64(1) << bits) - _U64(1)
 
 
 @dataclass(frozen=True)
@@ -167,6 +75,7 @@ class Order:
         batch_size: sequences per step, over all ranks.
         seed: selects the permutations; it does not change the shares.
         anneal: other weights from one step on.
+        windows: the sequences that are read in the same part of an epoch.
 
     Raises:
         ValueError: weights do not sum to 1, or the batch is empty.
@@ -179,7 +88,8 @@ class Order:
         weights: dict[str, float],
         batch_size: int,
         seed: int,
-        anneal: Anneal | None = None,
+        anneal: Anneal | None,
+        windows: Windows,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"a batch holds at least 1 sequence, not {batch_size}")
@@ -194,6 +104,7 @@ class Order:
         self.batch_size = batch_size
         self.seed = seed
         self.anneal = anneal
+        self.windows = windows
         self.sequences = {source: sequences[source] for source in self._sources}
         self.weights = {source: parts[0].get(source, 0) / GRID for source in self._sources}
         amounts = [tuple(stage.get(source, 0) for source in self._sources) for stage in parts]
@@ -201,6 +112,8 @@ class Order:
         self._stages = [broad]
         self._block_steps = max(1, _BLOCK_SLOTS // batch_size)
         self._block = lru_cache(maxsize=_BLOCKS)(self._compute_block)
+        self._slots = np.argsort(_reversed(np.arange(batch_size)), kind="stable")
+        self._permutation = lru_cache(maxsize=256)(Permutation)
         if anneal:
             first = anneal.from_step * batch_size
             before = [broad.count(index, first) for index in range(len(self._sources))]
@@ -210,7 +123,8 @@ class Order:
     def of_run(cls, run: Mapping[str, Any]) -> "Order":
         """Returns the order of a run from the content of its `run.json`."""
         anneal = Anneal.model_validate(run["anneal"]) if "anneal" in run else None
-        return cls(run["sequences"], run["weights"], run["batch_size"], run["seed"], anneal)
+        windows = Windows.of(run["seq_len"], run["batch_size"])
+        return cls(run["sequences"], run["weights"], run["batch_size"], run["seed"], anneal, windows)
 
     def batch(self, step: int) -> list[tuple[str, int, int]]:
         """Returns (source, sequence, epoch) for each slot of a step, in slot order; steps count from 0.
@@ -252,7 +166,7 @@ class Order:
         index, total = self._sources.index(source), self.count_drawn(source, until_step)
         steps: list[int] = []
         for epoch in range(-(-total // size)):
-            permutation = _permutation(size, self._key(source, epoch))
+            permutation = self._permutation(size, self._key(source, epoch), self.windows)
             position = int(permutation.invert(np.array([seq_id]))[0])
             draw = epoch * size + position
             if draw < total:
@@ -267,13 +181,29 @@ class Order:
         sources, draw = self._draws(block * self._block_steps, self._block_steps)
         sizes = np.array(list(self.sequences.values()))[sources]
         epochs, position = np.divmod(draw, sizes)
-        pairs, network = np.unique(epochs * len(self._sources) + sources, return_inverse=True)
+        pairs, numbers = np.unique(epochs * len(self._sources) + sources, return_inverse=True)
         named = [(self._sources[pair % len(self._sources)], pair // len(self._sources)) for pair in pairs.tolist()]
         keys = [self._key(source, epoch) for source, epoch in named]
-        networks = _Networks.of([self.sequences[source] for source, _ in named], keys)
-        sequences = networks.take(network).walk(position)
-        shape = (self._block_steps, self.batch_size)
-        return sources.reshape(shape), sequences.reshape(shape), epochs.reshape(shape)
+        sequences = Permutations([self.sequences[source] for source, _ in named], keys, self.windows).apply(
+            numbers, position
+        )
+        places = self._lanes(position.reshape(self._block_steps, self.batch_size))
+        rows = [column.reshape(places.shape) for column in (sources, sequences, epochs)]
+        sources, sequences, epochs = (np.take_along_axis(row, places, axis=1) for row in rows)
+        return sources, sequences, epochs
+
+    def _lanes(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns for each slot which draw of its step it reads, shape (steps, batch size) each.
+
+        Draws are sorted by their position in the epoch with its bits reversed, that is by the column of their block
+        (`shuffle`): of any number of successive positions, equally many are in each part of the columns (van der Corput
+        1935). So a block has about the same place among the sorted draws of every step. Sorted draws are given to the
+        slots in the order of the slots' reversed bits, in which those of a rank, `rank::world`, are neighbors if the
+        world is a power of two; so are those of a microbatch.
+        """
+        places = np.empty_like(positions)
+        places[:, self._slots] = np.argsort(_reversed(positions), axis=1, kind="stable")
+        return places
 
     def _draws(self, step: int, steps: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns (source index, number of earlier draws of that source) for the slots of some steps, in slot order."""
@@ -288,7 +218,12 @@ class Order:
         return f"{self.seed}/{source}/{epoch}"
 
 
-_permutation = lru_cache(maxsize=256)(Permutation)
+def _reversed(numbers: NDArray[np.int64]) -> NDArray[np.uint32]:
+    """Returns the lowest 32 bits of numbers in reverse order."""
+    bits = numbers.astype(np.uint32)
+    for width, mask in ((1, 0x55555555), (2, 0x33333333), (4, 0x0F0F0F0F), (8, 0x00FF00FF), (16, 0x0000FFFF)):
+        bits = (bits >> np.uint32(width)) & np.uint32(mask) | (bits & np.uint32(mask)) << np.uint32(width)
+    return bits
 
 
 class _Schedule:

@@ -10,28 +10,29 @@ read by ranges from a remote store:
 A slice is a run of tokens of one document, given by its offset in the bytes of a shard's file, so that it is read
 without parsing Arrow. Attention does not cross the boundaries of slices. A sequence has at most `seq_len` tokens.
 
-`plan/summary.json` has seq_len, method, by, vocab_size, eos_id, tokens_dtype, tokenizer_sha256, `shards` (the shard
-names, in which `SLICE.shard` is an index), per source `parts` ({sequences, first_shard, last_shard}), and per source:
-sequences, tokens, documents, split_documents, dropped_tokens, padding_tokens. Here a "source" is a value of the column
-`by`; heldout_documents and heldout_tokens are always by source.
+The shards and the parts are rows of two more files (`plan_tables`), which are read where they are needed.
+
+`plan/summary.json` has seq_len, method, by, vocab_size, eos_id, tokens_dtype, tokenizer_sha256, what is needed to read
+the tables, and per source: sequences, tokens, documents, split_documents, dropped_tokens, padding_tokens. Here a
+"source" is a value of the column `by`; heldout_documents and heldout_tokens are always by source.
 """
 
 import json
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache, partial
-from itertools import accumulate
+from functools import cached_property, lru_cache
 from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.core.artifact import Artifact
+from tasks.core.artifact import Artifact, ArtifactFolder
 from tasks.core.config import nearest
 from tasks.core.errors import InputError
 from tasks.core.open_files import MOST_MAPS, exhausted, load_array
-from tasks.core.ranges import RangeArray, RangeReader, read_together
+from tasks.core.ranges import RangeArray, RangeEntry, RangeReader, read_together
+from tasks.formats.tokens.plan_tables import ARRAYS, ShardNames, Tables
 from tasks.formats.tokens.shard import TokenFormat
 
 FOLDER = "plan"
@@ -39,7 +40,6 @@ SUMMARY = "plan/summary.json"
 SLICE = np.dtype([("shard", "<u4"), ("row", "<u4"), ("offset", "<u4"), ("length", "<u4")])
 """One slice: index of the shard, row of the document in it, offset of the first token from the beginning of the shard's
 file in units of tokens, and number of tokens."""
-ARRAYS = ("slices", "first", "documents")
 _DTYPES = {"slices": SLICE, "first": np.dtype("<u4"), "documents": np.dtype("<u4")}
 
 PlanArray = NDArray[Any] | RangeArray
@@ -111,33 +111,33 @@ class Plan:
 
     Args:
         summary: content of `summary.json`.
-        load: returns the array in a file of the plan, by name and dtype; may raise OSError, ValueError or EOFError.
+        folder: the files of the plan.
 
     Raises:
         InputError: the summary has another format.
     """
 
-    def __init__(self, summary: dict[str, Any], load: Callable[[str, "np.dtype[Any]"], PlanArray]) -> None:
-        if "parts" not in summary:
+    def __init__(self, summary: dict[str, Any], folder: ArtifactFolder) -> None:
+        if "tables" not in summary:
             raise InputError("the plan was packed by an earlier version of Sluice", "run the stage pack again")
         self.summary = summary
-        self._load = load
+        self._folder = folder
+        self.tables = Tables(folder, summary)
+        self._reader = RangeReader(self._entry)
         self._part = lru_cache(MOST_MAPS // len(ARRAYS))(self._read_part)
-        self._starts = cache(self._first_sequences)
 
     @classmethod
     def open(cls, artifact: Artifact) -> "Plan":
         """Opens the plan in an artifact of the stage pack; reads only the summary."""
-        load = partial(_map, artifact) if artifact.store.is_local else _Ranges(artifact)
-        return cls(json.loads(artifact.read(SUMMARY)), load)
+        return cls(json.loads(artifact.read(SUMMARY)), artifact.folder)
 
     def close(self) -> None:
         """Ends the threads that fetch blocks."""
-        if isinstance(self._load, _Ranges):
-            self._load.close()
+        self._reader.close()
+        self.tables.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Plan, (self.summary, self._load)
+        return Plan, (self.summary, self._folder)
 
     @property
     def seq_len(self) -> int:
@@ -150,9 +150,9 @@ class Plan:
         return TokenFormat(**{name: self.summary[name] for name in ("vocab_size", "eos_id", "tokenizer_sha256")})
 
     @property
-    def shards(self) -> tuple[str, ...]:
+    def shards(self) -> ShardNames:
         """Names of the shards; `SLICE.shard` is an index into them."""
-        return tuple(self.summary["shards"])
+        return ShardNames(self.tables)
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -181,11 +181,12 @@ class Plan:
 
     def _place(self, source: str, seq_id: int) -> tuple[PlanPart, int]:
         """Returns the part with a sequence, and its number in the part."""
-        starts = self._starts(source)
-        if not 0 <= seq_id < starts[-1]:
-            raise IndexError(f'"{source}" has the sequences 0 .. {starts[-1] - 1}, not {seq_id}')
-        number = bisect_right(starts, seq_id) - 1
-        return self._part(source, number), seq_id - starts[number]
+        rows = self._rows(source)
+        if not 0 <= seq_id < self.sequences[source]:
+            raise IndexError(f'"{source}" has the sequences 0 .. {self.sequences[source] - 1}, not {seq_id}')
+        begins = self.tables.parts
+        row = bisect_right(begins, seq_id, rows.start, rows.stop, key=lambda part: int(part["begin"])) - 1
+        return self._part(source, row), seq_id - int(begins[row]["begin"])
 
     def sequences_of(self, source: str, shard: str, row: int, begin: int = 0, end: int = 2**32) -> list[int]:
         """Returns the sequences with tokens of a document, ascending: the inverse of `slices`.
@@ -197,42 +198,54 @@ class Plan:
             begin: first offset to consider, as in SLICE; by default that of the whole document.
             end: end of the offsets to consider, exclusive.
         """
-        starts = self._starts(source)
-        if shard not in self._numbers:
+        places, number, sequences = self._rows(source), self.shards.number(shard), list[int]()
+        if number is None:
             return []
-        number, sequences = self._numbers[shard], list[int]()
-        for part, about in enumerate(self.summary["parts"][source]):
-            if about["sequences"] and about["first_shard"] <= number <= about["last_shard"]:
-                inside = self._part(source, part).sequences_of(number, row, begin, end)
-                sequences += [starts[part] + sequence for sequence in inside]
+        parts = self.tables.parts  # of a source, in the order of their shards; neighbors may share one
+        first = bisect_left(parts, number, places.start, places.stop, key=lambda part: int(part["last_shard"]))
+        for place in range(first, places.stop):
+            if number < parts[place]["first_shard"]:
+                break
+            if parts[place]["sequences"]:
+                inside = self._part(source, place).sequences_of(number, row, begin, end)
+                sequences += [int(parts[place]["begin"]) + sequence for sequence in inside]
         return sequences
 
-    @cached_property
-    def _numbers(self) -> dict[str, int]:
-        return {name: number for number, name in enumerate(self.shards)}
-
-    def _first_sequences(self, source: str) -> list[int]:
-        """Returns the first sequence of each part of a source, followed by the number of sequences."""
+    def _rows(self, source: str) -> range:
+        """Returns the rows of a source in the table of parts."""
         if source not in self.sequences:
             raise InputError(f'the plan has no source "{source}"', nearest(source, self.sequences))
-        return [0, *accumulate(part["sequences"] for part in self.summary["parts"][source])]
+        return range(*self.summary["parts"][source])
 
-    def _read_part(self, source: str, number: int) -> PlanPart:
-        part = PlanPart(**{array: self._array(array_name(source, number, array), array) for array in ARRAYS})
-        sequences = int(self.summary["parts"][source][number]["sequences"])
-        if len(part.first) != sequences + 1 or len(part.slices) != len(part.documents):
-            raise InputError(f'the plan of "{source}" does not fit its summary', "run the stage pack again")
+    def _read_part(self, source: str, row: int) -> PlanPart:
+        part = PlanPart(**{array: self._array(source, row, array) for array in ARRAYS})
+        if len(part.first) != self.tables.parts[row]["sequences"] + 1 or len(part.slices) != len(part.documents):
+            raise InputError(f'the plan of "{source}" does not fit its tables', "run the stage pack again")
         return part
 
-    def _array(self, name: str, array: str) -> PlanArray:
+    def _path(self, source: str, row: int, array: str) -> str:
+        return f"{FOLDER}/{array_name(source, row - self._rows(source).start, array)}"
+
+    def _entry(self, number: int) -> RangeEntry:
+        """Returns a file of the plan: arrays are numbered by row of their part and place in ARRAYS."""
+        row, place = divmod(number, len(ARRAYS))
+        source = next(source for source, (first, end) in self.summary["parts"].items() if first <= row < end)
+        return self.tables.array(row, ARRAYS[place], self._path(source, row, ARRAYS[place]))
+
+    def _array(self, source: str, row: int, array: str) -> PlanArray:
+        path = self._path(source, row, array)
         try:
-            values = self._load(name, _DTYPES[array])
+            values: PlanArray
+            if self._folder.store.is_local:
+                values = load_array(self._folder.local(path), mapped=True)
+            else:
+                values = RangeArray(self._reader, row * len(ARRAYS) + ARRAYS.index(array), _DTYPES[array])
         except (OSError, ValueError, EOFError) as error:
             raise exhausted(error) or InputError(
-                f"{FOLDER}/{name} is not readable ({error})", "run the stage pack again"
+                f"{path} is not readable ({error})", "run the stage pack again"
             ) from None
         if values.dtype != _DTYPES[array] or values.ndim != 1:
-            raise InputError(f"{FOLDER}/{name} is no array of {_DTYPES[array]}", "run the stage pack again")
+            raise InputError(f"{path} is no array of {_DTYPES[array]}", "run the stage pack again")
         return values
 
 
@@ -241,27 +254,3 @@ def _items(wanted: Sequence[tuple[PlanArray, int, int]]) -> list[NDArray[Any]]:
     if wanted and isinstance(wanted[0][0], RangeArray):
         return read_together(cast("Sequence[tuple[RangeArray, int, int]]", wanted))
     return [array[first:end] for array, first, end in wanted]
-
-
-def _map(artifact: Artifact, name: str, _: "np.dtype[Any]") -> PlanArray:
-    return load_array(artifact.local(f"{FOLDER}/{name}"), mapped=True)
-
-
-class _Ranges:
-    """The files of a plan of a remote store, each with its checksums."""
-
-    def __init__(self, artifact: Artifact) -> None:
-        self._artifact = artifact
-        paths = [path for path in artifact.files(f"{FOLDER}/") if path != SUMMARY]
-        self._numbers = {path: number for number, path in enumerate(paths)}
-        self._reader = RangeReader(artifact, paths)
-        self.close = self._reader.close
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Ranges, (self._artifact,)
-
-    def __call__(self, name: str, dtype: "np.dtype[Any]") -> PlanArray:
-        path = f"{FOLDER}/{name}"
-        if path not in self._numbers:
-            raise FileNotFoundError(path)
-        return RangeArray(self._reader, self._numbers[path], dtype)

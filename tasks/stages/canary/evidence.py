@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, cast
 
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
-from tasks.core.ranges import RangeFile, RangeReader
+from tasks.core.ranges import RangeFile, RangeReader, entries_of
 from tasks.formats.tokens.shard import FOLDER as SHARDS
 from tasks.formats.tokens.shard import TRAIN, count_labels, parse_shard_name
 
@@ -106,7 +106,7 @@ def content_of(shards: Artifact, by: str) -> dict[str, dict[str, float]]:
         if split == TRAIN:
             names[source].append(path)
     paths = [path for found in names.values() for path in found[:: -(-len(found) // _SHARDS_PER_SOURCE)]]
-    reader, tokens = RangeReader(shards, paths), Counter[tuple[str, str, str]]()
+    reader, tokens = RangeReader(entries_of(shards, paths)), Counter[tuple[str, str, str]]()
     for number in range(len(paths)):
         tokens.update(count_labels(cast(BinaryIO, RangeFile(reader, number)), by))
     by_label: Counter[tuple[str, str]] = Counter()

@@ -18,17 +18,17 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from tasks.core import ranges
-from tasks.core.artifact import Artifact, ArtifactFolder
+from tasks.core.artifact import Artifact, ArtifactFolder, FileEntry, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
-from tasks.core.ranges import RangeFile, RangeReader
+from tasks.core.ranges import RangeFile, RangeReader, entries_of
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.documents.tombstones import TAKEDOWN, tombstones_of
 from tasks.formats.tokens.index import IndexedRows, indexed_rows, read_records
@@ -36,6 +36,7 @@ from tasks.formats.tokens.labels import LONGEST, SOURCE
 from tasks.formats.tokens.marks import Rows, withheld_rows
 from tasks.formats.tokens.origins import superseded_rows
 from tasks.formats.tokens.plan import FOLDER, SLICE, SUMMARY, Slices, array_name, arrays_of, write_array
+from tasks.formats.tokens.plan_tables import part_row, shard_rows, write_tables
 from tasks.formats.tokens.repeats import read_repeated_runs, remaining_runs
 from tasks.formats.tokens.shard import (
     HELDOUT,
@@ -49,9 +50,12 @@ from tasks.formats.tokens.shard import (
 )
 from tasks.stages.tokens import PackConfig
 
-VERSION = 3
+VERSION = 4
 SUMMARY_PART = "summary.json"  # no source has a dot in its name
 _PART_TOKENS = 2**28
+_SPAN_TOKENS, _SPAN_SEQUENCES = 2**18, 16
+"""Tokens that `best_fit` packs together, or as many as so many sequences have. A quarter of those that a run reads
+together (`shuffle`), because a run's blocks do not begin where a span does."""
 SUPERSEDED = "superseded"
 """Reason of documents whose page a later version has captured again."""
 
@@ -104,39 +108,75 @@ def best_fit(documents: Documents, seq_len: int) -> PackedSequences:
 
     Best-fit decreasing (Ding et al. 2024, "Fewer Truncations Improve Language Modeling"): documents are cut every
     `seq_len` tokens from their beginning; the pieces, longest first, are put into the sequence with the smallest
-    sufficient free space. With ordinary text, sequences are filled to at least 99.9 %; the rest is padding.
+    sufficient free space. With ordinary text, sequences are filled to 99.8 or 99.9 %; the rest is padding.
+
+    So that successive sequences are read from few bytes, this is done for spans of about `_SPAN_TOKENS` successive
+    tokens: a sequence has pieces of one span, and of the next one if it was not full.
     """
     pieces = -(-documents.length // seq_len)
     document = np.repeat(np.arange(len(pieces)), pieces)
     begin = (np.arange(len(document)) - np.repeat(np.cumsum(pieces) - pieces, pieces)) * seq_len
     length = np.minimum(documents.length[document] - begin, seq_len)
-    sequence = _best_fit_decreasing(length, seq_len)
+    span = (np.cumsum(length) - length) // max(_SPAN_TOKENS, _SPAN_SEQUENCES * seq_len)
+    sequence = _best_fit_decreasing(length, span, seq_len)
     order = np.argsort(sequence, kind="stable")
     return PackedSequences(_slices(documents, document[order], begin[order], length[order]), np.bincount(sequence))
 
 
-def _best_fit_decreasing(lengths: NDArray[np.int64], capacity: int) -> NDArray[np.int64]:
-    """Returns the bin of each piece, shape (pieces,); bins are numbered from 0 in the order of their first use."""
-    bins_by_space: list[list[int]] = [[] for _ in range(capacity + 1)]  # free space -> bins with exactly this space
-    spaces = 0  # bit s is set if a bin with free space s exists: the lowest set bit is the smallest space
+def _best_fit_decreasing(lengths: NDArray[np.int64], span: NDArray[np.int64], capacity: int) -> NDArray[np.int64]:
+    """Returns the bin of each piece, shape (pieces,); bins are numbered from 0 in the order of their first use.
+
+    Args:
+        lengths: of the pieces.
+        span: of each piece, ascending. A bin has pieces of the span in which it was first used, and of the next one.
+        capacity: of a bin.
+    """
     bins = np.empty(len(lengths), dtype=np.int64)
-    count = 0
-    order = np.argsort(-lengths, kind="stable")
-    for piece, length in zip(order.tolist(), lengths[order].tolist(), strict=True):
-        if sufficient := spaces >> length:
-            space = length + (sufficient & -sufficient).bit_length() - 1
-            number = bins_by_space[space].pop()
-            if not bins_by_space[space]:
-                spaces ^= 1 << space
-        else:
-            space, number = capacity, count
-            count += 1
-        bins[piece] = number
-        rest = space - length
-        if rest:
-            bins_by_space[rest].append(number)
-            spaces |= 1 << rest
+    open_bins, earlier = _Bins(capacity), 0
+    for pieces in np.split(np.arange(len(lengths)), np.flatnonzero(np.diff(span)) + 1):
+        open_bins, earlier = open_bins.since(earlier), open_bins.count
+        for piece in pieces[np.argsort(-lengths[pieces], kind="stable")].tolist():
+            bins[piece] = open_bins.put(int(lengths[piece]))
     return bins
+
+
+class _Bins:
+    """Bins with free space, looked up by it."""
+
+    def __init__(self, capacity: int, count: int = 0) -> None:
+        self.count = count
+        """Bins so far."""
+        self._capacity = capacity
+        self._by_space: dict[int, list[int]] = {}
+        self._spaces = 0  # bit s is set if a bin with free space s exists: the lowest set bit is the smallest space
+
+    def put(self, length: int) -> int:
+        """Puts a piece into the bin with the smallest sufficient space, or a new one; returns its number."""
+        if sufficient := self._spaces >> length:
+            space = length + (sufficient & -sufficient).bit_length() - 1
+            numbers = self._by_space[space]
+            number = numbers.pop()
+            if not numbers:
+                self._spaces ^= 1 << space
+        else:
+            space, number = self._capacity, self.count
+            self.count += 1
+        if rest := space - length:
+            self._add(number, rest)
+        return number
+
+    def since(self, first: int) -> "_Bins":
+        """Returns only the bins from number `first` on."""
+        bins = _Bins(self._capacity, self.count)
+        for space, numbers in self._by_space.items():
+            for number in numbers:
+                if number >= first:
+                    bins._add(number, space)
+        return bins
+
+    def _add(self, number: int, space: int) -> None:
+        self._by_space.setdefault(space, []).append(number)
+        self._spaces |= 1 << space
 
 
 def _slices(
@@ -171,7 +211,7 @@ def run(config: PackConfig, inputs: Inputs, output: Output, engine: Engine) -> R
     artifact, shards = inputs["shards"], ShardSet.open(inputs["shards"])
     contents = _sources(shards) if config.by == SOURCE else _values(artifact, shards, config.by, engine)
     jobs = _jobs(artifact, shards, contents)
-    specs = [PartSpec(f"{job.source}-{job.number:05d}", job) for job in jobs]
+    specs = [PartSpec(_part_name(job), job) for job in jobs]
     left_out = {
         TAKEDOWN: withheld_rows(artifact, tombstones_of(inputs)),
         SUPERSEDED: superseded_rows(artifact, output, engine),
@@ -185,9 +225,12 @@ def run(config: PackConfig, inputs: Inputs, output: Output, engine: Engine) -> R
             "lower [pack] seq_len or add text",
         )
     if SUMMARY_PART not in output.committed:
-        with output.part(SUMMARY_PART, conserved=False) as part, part.file(SUMMARY) as file:
-            content = _summary(config, shards, _format(artifact, shards.all_names[0]), jobs, counts)
-            file.write(json.dumps(content, indent=2, sort_keys=True).encode() + b"\n")
+        with output.part(SUMMARY_PART, conserved=False) as part:
+            rows = shard_rows(artifact, shards.all_names)
+            tables = write_tables(part, rows, _part_rows(jobs, counts, {record.name: record for record in records}))
+            fmt = _format(artifact, shards.all_names[0])
+            content = {**_summary(config, shards, fmt, jobs, counts), **tables}
+            part.write(SUMMARY, json.dumps(content, indent=2, sort_keys=True).encode() + b"\n")
     return _report(config, jobs, counts)
 
 
@@ -244,7 +287,7 @@ def _labels(
     artifact: Artifact, by: str, names: Sequence[str]
 ) -> Iterator[tuple[pa.DictionaryArray, NDArray[np.int64]]]:
     """Yields the value of a column and the number of tokens of each document, for each of some shards."""
-    reader = RangeReader(artifact, [shard_path(name) for name in names])
+    reader = RangeReader(entries_of(artifact, [shard_path(name) for name in names]))
     for number in range(len(names)):
         yield read_labels(cast(BinaryIO, RangeFile(reader, number)), by)
     reader.close()
@@ -252,7 +295,7 @@ def _labels(
 
 def _format(artifact: Artifact, name: str) -> TokenFormat:
     """Returns the format of all shards, by that of one of them."""
-    reader = RangeReader(artifact, [shard_path(name)])
+    reader = RangeReader(entries_of(artifact, [shard_path(name)]))
     found = read_format(cast(BinaryIO, RangeFile(reader, 0)), name)
     reader.close()
     return found
@@ -394,15 +437,10 @@ def _count_used(packed: PackedSequences) -> tuple[int, int]:
 def _summary(
     config: PackConfig, shards: ShardSet, fmt: TokenFormat, jobs: list[_PackJob], counts: list[dict[str, int]]
 ) -> dict[str, object]:
-    parts = defaultdict(list)
+    parts: dict[str, tuple[int, int]] = {}
     totals: dict[str, dict[str, int]] = {name: defaultdict(int) for name in _COUNTS}
-    for job, count in zip(jobs, counts, strict=True):
-        entry = {
-            "sequences": count["sequences"],
-            "first_shard": min(job.numbers, default=0),
-            "last_shard": max(job.numbers, default=0),
-        }
-        parts[job.source].append(entry)
+    for row, (job, count) in enumerate(zip(jobs, counts, strict=True)):
+        parts[job.source] = (parts.get(job.source, (row, row))[0], row + 1)
         for name in _COUNTS:
             totals[name][job.source] += count[name]
     return {
@@ -413,12 +451,32 @@ def _summary(
         "eos_id": fmt.eos_id,
         "tokens_dtype": fmt.dtype,
         "tokenizer_sha256": fmt.tokenizer_sha256,
-        "shards": shards.all_names,
         "parts": parts,
         **totals,
         "heldout_documents": {source: shards.n_documents(source, HELDOUT) for source in shards.sources},
         "heldout_tokens": {source: shards.n_tokens(source, HELDOUT) for source in shards.sources},
     }
+
+
+def _part_rows(
+    jobs: list[_PackJob], counts: list[dict[str, int]], records: Mapping[str, PartRecord]
+) -> Iterator[tuple[Any, ...]]:
+    """Yields the rows of the table of parts, in the order of the jobs."""
+    begins: dict[str, int] = defaultdict(int)
+    for job, count in zip(jobs, counts, strict=True):
+        files = {file.path: file for file in records[_part_name(job)].files}
+
+        def entry(array: str, files: dict[str, FileEntry] = files, job: _PackJob = job) -> tuple[FileEntry, FileEntry]:
+            path = f"{FOLDER}/{array_name(job.source, job.number, array)}"
+            return files[path], files[ranges.checksums_path(path)]
+
+        shards = min(job.numbers, default=0), max(job.numbers, default=0)
+        yield part_row(begins[job.source], count["sequences"], shards, entry)
+        begins[job.source] += count["sequences"]
+
+
+def _part_name(job: _PackJob) -> str:
+    return f"{job.source}-{job.number:05d}"
 
 
 def _report(config: PackConfig, jobs: list[_PackJob], counts: list[dict[str, int]]) -> Report:

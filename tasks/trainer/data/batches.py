@@ -29,13 +29,14 @@ from tasks.core.config import sha256_of_json
 from tasks.core.errors import InputError
 from tasks.core.ranges import RangeFile, RangeReader, ReadRequest
 from tasks.formats.documents.examples import SOURCE, Example, Examples
-from tasks.formats.tokens.order import Order
-from tasks.formats.tokens.plan import SLICE, Slices
-from tasks.formats.tokens.shard import FOLDER, read_format, read_uids
+from tasks.formats.tokens.order import VERSION, Order
+from tasks.formats.tokens.plan import SLICE, Plan, Slices
+from tasks.formats.tokens.shard import read_uids
+from tasks.formats.tokens.shuffle import Windows
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.model.attention import Bounds
 from tasks.trainer.model.loss import IGNORED
-from tasks.trainer.spec import open_artifact, open_plan
+from tasks.trainer.spec import open_artifact
 
 Ints = NDArray[np.int64]
 WORKERS = 2
@@ -145,17 +146,24 @@ class Batches(StepData):
     """
 
     def __init__(self, spec: TrainSpec) -> None:
-        self.plan = open_plan(spec)
+        assert spec.plan is not None, "a fine-tuning has no plan"
+        plan, self.shards = open_artifact(spec.plan), open_artifact(spec.shards)
+        if any(ref.content != self.shards.record.content for ref in plan.record.inputs if ref.role == "shards"):
+            raise InputError(
+                f"{plan.address} was packed from other shards than {self.shards.address}", "run the stage pack again"
+            )
+        self.plan = Plan.open(plan)
         self.seq_len = self.plan.seq_len
         self.file_names: Sequence[str] = self.plan.shards
-        self.shards = open_artifact(spec.shards)
-        self.reader = RangeReader(self.shards, [f"{FOLDER}/{name}.arrow" for name in self.file_names])
-        self._check_format()
+        self.reader = RangeReader(lambda number: self.plan.tables.shard(number, self.shards.folder))
         self.vocab_size, self.eos_id = self.plan.format.vocab_size, self.plan.format.eos_id
         self._dtype = np.dtype(self.plan.format.dtype)
         self.batch_size, self.microbatch = spec.run.batch_size, spec.run.microbatch
-        self.order = Order(self.plan.sequences, dict(spec.weights), self.batch_size, spec.run.seed, spec.anneal)
-        self.identity = sha256_of_json(self.plan.summary)
+        windows = Windows.of(self.seq_len, self.batch_size)
+        self.order = Order(
+            self.plan.sequences, dict(spec.weights), self.batch_size, spec.run.seed, spec.anneal, windows
+        )
+        self.identity = sha256_of_json([VERSION, spec.plan.content])
 
     def close(self) -> None:
         """Stops the threads that fetch blocks."""
@@ -269,16 +277,6 @@ class Batches(StepData):
     def _file(self, shard: int) -> Any:
         return RangeFile(self.reader, shard)
 
-    def _check_format(self) -> None:
-        """Compares the plan with one shard, because all shards of an artifact have the same format."""
-        shard_format = read_format(self._file(0), self.file_names[0])
-        if shard_format != self.plan.format:
-            raise InputError(
-                f"the plan was packed from shards of another tokenizer ({self.plan.format}) than {self.shards.address} "
-                f"({shard_format})",
-                "run the stage pack again",
-            )
-
 
 class Loader:
     """The microbatches of one rank, step by step; threads prepare the next steps while the model trains.
@@ -386,8 +384,9 @@ class ExampleBatches(StepData):
         self._selects = tuning.loss == "dpo"
         self.file_names = self.examples.paths
         self.batch_size, self.microbatch = spec.run.batch_size, spec.run.microbatch
-        self.order = Order({SOURCE: self.examples.sequences}, {SOURCE: 1.0}, self.batch_size, spec.run.seed)
-        self.identity = sha256_of_json([spec.shards.content, tuning.model_dump(mode="json")])
+        windows, weights = Windows.of(self.seq_len, self.batch_size), {SOURCE: 1.0}
+        self.order = Order({SOURCE: self.examples.sequences}, weights, self.batch_size, spec.run.seed, None, windows)
+        self.identity = sha256_of_json([VERSION, spec.shards.content, tuning.model_dump(mode="json")])
 
     def close(self) -> None:
         """Does nothing: the example files are memory-mapped."""

@@ -15,7 +15,7 @@ from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.errors import InputError
 from tasks.core.open_files import exhausted, load_array, map_file, raise_limit
-from tasks.core.ranges import RangeReader, ReadRequest, checksummed_file
+from tasks.core.ranges import RangeReader, ReadRequest, checksummed_file, entries_of
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.formats.tokens.plan import Plan
@@ -49,7 +49,7 @@ def read_ranges(root: str) -> None:
     paths = artifact.files("data/")
     out = bytearray(len(paths))
     requests = [ReadRequest(n, 0, memoryview(out)[n : n + 1]) for n in range(len(paths))]
-    RangeReader(artifact, paths).read(requests)
+    RangeReader(entries_of(artifact, paths)).read(requests)
     print(list(out) == [n % 256 for n in range(len(paths))], len(paths))
 
 

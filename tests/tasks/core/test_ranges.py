@@ -19,7 +19,7 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.errors import InputError
-from tasks.core.ranges import BLOCK, ChecksumWriter, RangeFile, RangeReader, ReadRequest
+from tasks.core.ranges import BLOCK, ChecksumWriter, RangeFile, RangeReader, ReadRequest, entries_of
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tests.s3_server import S3Server
@@ -71,7 +71,7 @@ def read(reader: RangeReader, first: int, length: int) -> bytes:
 
 
 def opened(artifact: Artifact) -> RangeReader:
-    return RangeReader(artifact, [PATH])
+    return RangeReader(entries_of(artifact, [PATH]))
 
 
 def rewrite(artifact: Artifact, data: bytes) -> None:
@@ -112,7 +112,7 @@ def test_a_reader_of_many_files_keeps_the_checksums_of_the_newest(
                 file.write(bytes([number]) * 10)
     made = commit(output, "by hand", 1, Config(), [], Report())
     monkeypatch.setattr(ranges, "MOST_FILES", 4)
-    reader = RangeReader(made, made.files("data/"))
+    reader = RangeReader(entries_of(made, made.files("data/")))
     for numbers in (range(40), range(39, -1, -7), [3], range(0, 40, 2)):
         outs = [bytearray(2) for _ in numbers]
         reader.read(ReadRequest(number, 1, memoryview(out)) for number, out in zip(numbers, outs, strict=True))
@@ -159,7 +159,7 @@ def test_damaged_or_missing_checksums_are_refused(artifact: Artifact) -> None:
     with pytest.raises(InputError, match=r"numbers\.npy is missing"):
         read(opened(artifact), 0, 1)
     with pytest.raises(InputError, match="has no data/others"):
-        RangeReader(artifact, ["data/others.bin"])
+        RangeReader(entries_of(artifact, ["data/others.bin"]))
 
 
 def test_only_needed_blocks_are_fetched_and_each_once(remote: Artifact, s3: S3Server, tmp_path: Path) -> None:

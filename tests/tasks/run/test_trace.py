@@ -56,7 +56,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Made, Artifact]
 def reading(made: Made, checkpoint: Artifact) -> tuple[dict[str, set[int]], Order, Plan, ShardSet]:
     """Iterates over all batches: document id -> steps that read it."""
     shards, plan, held = ShardSet.open(made.shards), Plan.open(made.plan), json.loads(checkpoint.read("run.json"))
-    order = Order(held["sequences"], held["weights"], held["batch_size"], held["seed"])
+    order = Order.of_run(held)
     steps = defaultdict(set)
     for step in range(held["steps"]):
         for source, sequence, _ in order.batch(step):

@@ -10,6 +10,7 @@ from tasks.core.config import parse
 from tasks.core.errors import RecipeError
 from tasks.core.stage import Inputs
 from tasks.formats.tokens.order import Order
+from tasks.formats.tokens.shuffle import Windows
 from tasks.stages.train.stage import describe_run
 from tasks.trainer.config import AnnealConfig, ReplayConfig, TrainConfig
 from tasks.trainer.data.batches import Batches
@@ -50,7 +51,7 @@ def test_replay_draws_its_share_from_the_old_sources_in_both_stages() -> None:
     assert weights == {"books": 0.15, "code": 0.25, "web": 0.6}
     assert anneal is not None
     assert anneal.weights == {"books": 0.75, "code": 0.25, "web": 0.0}
-    order = Order(SEQUENCES, weights, 8, 0, anneal)
+    order = Order(SEQUENCES, weights, 8, 0, anneal, Windows.of(32, 8))
     assert all(abs(order.count_drawn("code", steps) - 0.25 * 8 * steps) < 2 for steps in range(100))
 
 

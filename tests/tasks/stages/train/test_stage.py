@@ -16,7 +16,6 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError, RecipeError
 from tasks.core.store import Store
 from tasks.formats.tokens.order import Order
-from tasks.formats.tokens.plan import Plan
 from tasks.stages.tokens import PackConfig
 from tasks.trainer.config import AnnealConfig, OptimConfig, ReplayConfig, TrainConfig
 from tasks.trainer.model import model_file
@@ -76,7 +75,7 @@ def test_the_artifact_has_the_milestones_and_the_files_for_trace(made: Made, tra
     run = json.loads(trained.read("run.json"))
     assert run["checkpoint_steps"] == [6, 12]
     assert run["weights"].keys() == {"code", "my-books", "web"}
-    order = Order(Plan.open(made.plan).sequences, run["weights"], run["batch_size"], run["seed"])
+    order = Order.of_run(run)
     assert len(order.batch(run["steps"] - 1)) == 4
     assert trained.record.metrics["steps"] == 12
     read = order.count_drawn("web", 12) / order.sequences["web"]
