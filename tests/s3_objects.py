@@ -158,7 +158,9 @@ class Objects:
             for key in keys:
                 cut = key.find(delimiter, len(prefix)) if delimiter else -1
                 if cut >= 0:
-                    found.append(f"<CommonPrefixes><Prefix>{_named(key[len(base) : cut + 1])}</Prefix></CommonPrefixes>")
+                    found.append(
+                        f"<CommonPrefixes><Prefix>{_named(key[len(base) : cut + 1])}</Prefix></CommonPrefixes>"
+                    )
                     at = key[:cut] + chr(ord(delimiter) + 1)
                     break
                 found.append(
