@@ -3,14 +3,15 @@
     python -m benchmarks.scale [CURVE ...] [--quick] [--rounds 1]
 
 Runs operations and whole stages on made-up parts at three or more sizes in equal ratio, each part two documents, and
-prints a row for each cost: its value at each size, the exponent of its growth, and whether that is at most 1.05.
+prints a row for each cost: its value at each size, the exponent of its growth, and whether that is at most 1.05; of
+CPU-seconds, whose exponents are good to a tenth on a busy machine, 1.15.
 Requests and bytes are counted by an S3 server on loopback (with SLUICE_S3_DELAY_MS, each takes that long), CPU and
 memory are of the process. With `--rounds`, CPU is the least of so many runs.
 
 The exponent is the slope of a line through log(increment) by log(size), fitted by least squares. An increment is the
 cost at a size less that at the size before. The sizes are in equal ratio, so the increments of a + b n^e grow like n^e
 whatever a is: what a run costs at any size, such as imports, has no influence. An increment below a hundredth of the
-largest cost counts as that, so that a constant cost has the exponent 0. Exponents of CPU-seconds are good to 0.1 or so.
+largest cost counts as that, so that a constant cost has the exponent 0.
 
 `wall` is the number of pages at which one process reaches 64 GB. For memory it follows from the bytes at the largest
 size and the exponent, with the pages of a part in `sluice plan --pages 1e10`; for a stage it is where the plan says so.
@@ -30,6 +31,8 @@ from tasks.core.terminal import table_lines
 from tasks.run.scale.plan import plan_corpus
 
 BOUND = 1.05
+NOISE = 0.1
+"""Of an exponent of CPU-seconds."""
 LEAST = 0.01
 """Share of the largest cost that an increment has at least."""
 _LIMIT = 64e9
@@ -95,14 +98,14 @@ def figures(curve: Curve) -> dict[str, Any]:
         "costs": [round(cost, 3) for cost in curve.costs],
         "each_more": round((most - less) / (more - fewer), 6),
         "exponent": grown,
-        "within_bound": grown <= BOUND,
+        "within_bound": grown <= BOUND + (NOISE if curve.what == CPU else 0),
         "wall_pages": wall(curve, grown),
     }
 
 
 def show(rows: Sequence[dict[str, Any]]) -> str:
     """Returns the table of the figures of several curves."""
-    head = ("curve", "cost", "by", "sizes", "cost at each", "one more", "exponent", f"at most {BOUND}", "wall, pages")
+    head = ("curve", "cost", "by", "sizes", "cost at each", "one more", "exponent", "in bound", "wall, pages")
     cells = (
         (
             row["curve"],

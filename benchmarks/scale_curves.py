@@ -9,7 +9,6 @@ import json
 import os
 import sys
 import tempfile
-import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,7 +28,7 @@ from tasks.core.ledger import newest
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.core.version_index import VersionIndex
-from tasks.stages.tokens import EncodeConfig, PackConfig, TokenizerConfig
+from tasks.stages.tokens import EncodeConfig, TokenizerConfig
 from tasks.trainer.data.batches import Batches
 from tasks.trainer.logs import METRICS, StepLog
 from tests.conftest import run_stage_in
@@ -37,8 +36,11 @@ from tests.corpora import corpus, documents_in
 from tests.many_parts import STAGES, Made, run, write_inputs
 from tests.s3_objects import Counting, served
 
+ADDRESS = ArtifactId("demo/books", "a")
 FILES = 2
 """Files of a part of the artifacts that are made without a stage."""
+PER_BUCKET = 32
+"""Records of a bucket of dedup: few, so that there are more buckets for more parts, as in a large corpus."""
 _SHARD_TOKENS = 200_000
 _STEP = {"loss": 2.512345, "lr": 3e-4, "grad_norm": 1.012345, "tokens": 1 << 40, "tokens_per_s": 1e5, "step_s": 1.0}
 
@@ -100,9 +102,9 @@ def _counted(server: Counting, work: Callable[[], object]) -> dict[str, float]:
     return {REQUESTS: server.total(counts), BYTES: counts["bytes in"] + counts["bytes out"], CPU: cpu}
 
 
-def _made(store: Store, parts: int, version: str = "a") -> Output:
+def _made(store: Store, parts: int, version: str = ADDRESS.version) -> Output:
     """Returns the output of a stage that has made its parts, and not committed them."""
-    output = Output(store, ArtifactId("demo/books", version), "1" * 64)
+    output = Output(store, ArtifactId(ADDRESS.name, version), "1" * 64)
     for number in range(parts):
         name = f"part-{number:05d}-of-{parts:05d}"
         with output.part(name) as part:
@@ -118,11 +120,19 @@ def _committed(output: Output) -> Artifact:
     return commit(output, "demo", 1, Config(), (), Report())
 
 
-def _read_one(store: Store) -> Artifact:
-    """Opens an artifact as a reader of one of its files does."""
-    artifact = Artifact.open_at(store, ArtifactId("demo/books", "a"))
-    artifact.read(f"folder0/{artifact.parts[0].name}.parquet")
-    return artifact
+def _read_one(store: Store) -> None:
+    """Opens an artifact, and reads one of its files."""
+    artifact = Artifact.open_at(store, ADDRESS)
+    artifact.read(next(iter(artifact.parts)).files[0].path)
+
+
+def _count_files(store: Store) -> int:
+    """Opens an artifact, and reads the records of all its parts one after another."""
+    return sum(len(part.files) for part in Artifact.open_at(store, ADDRESS).parts)
+
+
+def _remove_files(store: Store) -> None:
+    Artifact.open_at(store, ADDRESS).remove_files("measured", datetime.now(UTC))
 
 
 def _peak(work: Callable[[], object]) -> float:
@@ -136,26 +146,23 @@ def _peak(work: Callable[[], object]) -> float:
 
 
 def records(quick: bool) -> Iterator[Curve]:
-    """Commit of an artifact, and opening it for one file and for all: CPU and memory of one process, in memory."""
+    """Commit of an artifact, and opening it for one file and for all parts: CPU and memory of one process."""
     sizes = _sizes(quick, 250, 4, 3, 16)
-    commits, opened, listed = [], [], []
-    _committed(_made(Store("memory://warm"), 2))  # reads the version of the code from git
-    for parts in sizes:
-        store = Store(f"memory://records-{parts}")
-        output = _made(store, parts)
-        memory = _peak(partial(_committed, output))
-        own = sum(size for path, size in store.sizes("demo/books/a").items() if not path.startswith("folder"))
-        timed = _made(Store(f"memory://again-{parts}"), parts)
-        commits.append({CPU: spent(partial(_committed, timed)), MEMORY: memory, BYTES: float(own)})
-        opened.append({CPU: spent(partial(_read_one, store)), MEMORY: _peak(partial(_read_one, store))})
-
-        def through(store: Store = store) -> int:
-            return sum(len(part.files) for part in Artifact.open_at(store, ArtifactId("demo/books", "a")).parts)
-
-        listed.append({CPU: spent(through), MEMORY: _peak(through)})
-    yield from _curves("commit", "parts", sizes, commits)
-    yield from _curves("open and read a file", "parts", sizes, opened)
-    yield from _curves("go through all parts", "parts", sizes, listed)
+    rows: dict[str, list[dict[str, float]]] = {"commit": [], "open and read a file": [], "go through all parts": []}
+    os.fsync = lambda _: None  # type: ignore[assignment]  # the disk is not measured
+    with tempfile.TemporaryDirectory() as folder:
+        _committed(_made(Store(f"{folder}/warm"), 2))  # reads the version of the code from git
+        for parts in sizes:
+            timed, traced = (Store(f"{folder}/{name}-{parts}") for name in ("timed", "traced"))
+            cpu = spent(partial(_committed, _made(timed, parts)))
+            memory = _peak(partial(_committed, _made(traced, parts)))
+            hidden = sum(size for path, size in timed.sizes(ADDRESS.path).items() if not path.startswith("folder"))
+            rows["commit"].append({CPU: cpu, MEMORY: memory, BYTES: float(hidden)})
+            for name, call in (("open and read a file", _read_one), ("go through all parts", _count_files)):
+                reading = partial(call, timed)
+                rows[name].append({CPU: spent(reading), MEMORY: _peak(reading)})
+    for name, found in rows.items():
+        yield from _curves(name, "parts", sizes, found)
 
 
 def requests(quick: bool) -> Iterator[Curve]:
@@ -165,20 +172,13 @@ def requests(quick: bool) -> Iterator[Curve]:
     with _server() as server:
         for parts in sizes:
             store = Store(f"s3://sluice/requests-{parts}")
-            address = ArtifactId("demo/books", "a")
             output = _made(store, parts)
-
-            def resume(store: Store = store, address: ArtifactId = address) -> Output:
-                return Output(store, address, "1" * 64)
-
             calls: dict[str, Callable[[], object]] = {
-                "resume": resume,
+                "resume": partial(Output, store, ADDRESS, "1" * 64),
                 "commit": partial(_committed, output),
                 "open and read a file": partial(_read_one, store),
-                "verify": lambda store=store, address=address: Artifact.open_at(store, address).verify(),
-                "remove files": lambda store=store, address=address: Artifact.open_at(store, address).remove_files(
-                    "measured", datetime.now(UTC)
-                ),
+                "verify": lambda store=store: Artifact.open_at(store, ADDRESS).verify(),
+                "remove files": partial(_remove_files, store),
             }
             for name, call in calls.items():
                 rows.setdefault(name, []).append({REQUESTS: _counted(server, call)[REQUESTS]})
@@ -200,7 +200,7 @@ def versions(quick: bool) -> Iterator[Curve]:
             calls: dict[str, Callable[[], object]] = {
                 "list the versions": lambda: VersionIndex(store, "demo").versions(),
                 "artifacts of a version": lambda last=last: VersionIndex(store, "demo").artifacts(last),
-                "newest of a kind": lambda: newest(store, "demo/books"),
+                "newest of a kind": lambda: newest(store, ADDRESS.name),
             }
             for name, call in calls.items():
                 call()  # the first use may write the index
@@ -228,7 +228,7 @@ def stages(quick: bool) -> Iterator[Curve]:
     rows: dict[str, list[dict[str, float]]] = {kind: [] for kind in STAGES}
     with tempfile.TemporaryDirectory() as scratch, _server() as server:
         for parts in sizes:
-            made = Made(f"s3://sluice/stages-{parts}", Path(scratch) / str(parts), parts)
+            made = Made(f"s3://sluice/stages-{parts}", Path(scratch) / str(parts), parts, PER_BUCKET)
             write_inputs(made.inputs, parts)
             for kind in STAGES:
                 rows[kind].append(_counted(server, partial(run, kind, made)))
@@ -238,7 +238,7 @@ def stages(quick: bool) -> Iterator[Curve]:
 
 def accumulate(quick: bool) -> Iterator[Curve]:
     """Encode with `accumulate`: what one more version of two parts costs."""
-    sizes, rows = _sizes(quick, 2, 2, 4, 1), []
+    sizes, rows = _sizes(quick, 1, 2, 4, 1), []
     with _server() as server:
         root = "s3://sluice/accumulate"
         encoded: Artifact | None = None
@@ -270,7 +270,7 @@ def merged(quick: bool) -> Iterator[Curve]:
     """The merge of the keys of many parts, and of the identities of the first pass (`benchmarks.merges`)."""
     for name, sizes, measure in (
         ("merge of keys", _sizes(quick, 256, 4, 3, 4), partial(merges.measured, "levels")),
-        ("merge of identities", _sizes(quick, 64, 4, 3, 4), lambda parts: merges.identities_measured(parts, 4096)),
+        ("merge of identities", _sizes(quick, 64, 2, 3, 4), lambda parts: merges.identities_measured(parts, 4096)),
     ):
         found = [measure(parts) for parts in sizes]
         rows = [{BYTES: row["bytes"], REQUESTS: row["requests"], CPU: row["cpu_s"]} for row in found]

@@ -3,7 +3,7 @@
 `write_inputs` makes one file of JSON lines for each part, and `run` runs one of `STAGES` on a store. `killed` runs a
 stage as a process, kills it, and runs it again:
 
-    python -m tests.many_parts STAGE STORE INPUTS PARTS
+    python -m tests.many_parts KIND STORE INPUTS PARTS
 """
 
 import json
@@ -32,8 +32,6 @@ from tests.s3_objects import CREATE, Counting
 
 SCORE = "prose_score"
 _BANDS = MinhashConfig(permutations=32, bands=4)
-_PER_BUCKET = 32
-"""Records of a bucket of dedup: few, so that there are more buckets for more parts, as in a large corpus."""
 
 
 def write_inputs(folder: Path, parts: int, documents: int = 2) -> None:
@@ -50,16 +48,19 @@ def write_inputs(folder: Path, parts: int, documents: int = 2) -> None:
 
 
 class Made(NamedTuple):
-    """Where the artifacts of one run are, and what they are made of."""
+    """A run: the URL of its store, the folder of its inputs, and the number of parts.
+
+    `per_bucket` is the number of records of a bucket of dedup; 0 if dedup looks for equal texts only, in few buckets.
+    """
 
     store: str
     inputs: Path
     parts: int
-    version: str = "dev"
+    per_bucket: int = 0
 
     def artifact(self, kind: str) -> Artifact:
         """Opens the artifact of a stage."""
-        return Artifact.open_at(Store(self.store), ArtifactId(f"test/{kind}", self.version))
+        return Artifact.open_at(Store(self.store), ArtifactId(f"test/{kind}", "dev"))
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,12 @@ def _extract_config(made: Made) -> ExtractConfig:
     return ExtractConfig(files=(source,), parts=made.parts, min_chars=1)
 
 
+def _dedup_config(made: Made) -> DedupConfig:
+    if not (records := made.per_bucket):
+        return DedupConfig(near=False)
+    return DedupConfig(minhash=_BANDS, records_per_bucket=records, pairs_per_part=records)
+
+
 STAGES = {
     "extracted": Stage("tasks.stages.extract.stage", _extract_config, {}),
     "attributes": Stage(
@@ -83,7 +90,7 @@ STAGES = {
     ),
     "duplicates": Stage(
         "tasks.stages.dedup.stage",
-        lambda _: DedupConfig(minhash=_BANDS, records_per_bucket=_PER_BUCKET, pairs_per_part=_PER_BUCKET),
+        _dedup_config,
         {"extracted": "extracted", SCORE: "attributes"},
     ),
     "documents": Stage(
@@ -113,7 +120,7 @@ def run(kind: str, made: Made) -> Artifact:
     inputs: dict[str, Artifact | list[Artifact]] = {role: made.artifact(of) for role, of in stage.inputs.items()}
     if SCORE in inputs:
         inputs[SCORE] = groups_of(made.artifact("attributes"))[SCORE]
-    return run_stage_in(made.store, stage.module, stage.config(made), inputs, kind=kind, version=made.version)
+    return run_stage_in(made.store, stage.module, stage.config(made), inputs, kind=kind)
 
 
 class Resumed(NamedTuple):
@@ -129,21 +136,29 @@ class Resumed(NamedTuple):
     looking: int
     making: int
 
+    def check(self) -> None:
+        """Raises AssertionError if it took more than 1.1 requests for each part to find what exists."""
+        assert self.looking <= 1.1 * self.found + OPENING, self
+
+
+OPENING = 12
+"""Requests of a stage that is resumed, whatever its parts: records of its inputs, and pages of listings."""
+
 
 def killed(kind: str, made: Made, server: Counting, records: int) -> Resumed:
     """Runs a stage as a process, kills it with SIGKILL when it has published so many records, and runs it again."""
     command = [sys.executable, "-m", __spec__.name, kind, made.store, str(made.inputs), str(made.parts)]
     environment = os.environ | server.environment
-    server.counts(reset=True)
+    server.counts(reset=True, most=records)
     with subprocess.Popen(command, env=environment, start_new_session=True) as process:
         while process.poll() is None and server.counts()[CREATE] < records:
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL, f"{kind} ended before it was killed"
-    found = server.counts(reset=True)[CREATE]
+    server.counts(reset=True)
     subprocess.run(command, env=environment, check=True)
     counts = server.counts()
-    return Resumed(found, counts["before a write"], server.total(counts) - counts["before a write"])
+    return Resumed(records, counts["before a write"], server.total(counts) - counts["before a write"])
 
 
 if __name__ == "__main__":

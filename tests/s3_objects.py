@@ -80,9 +80,10 @@ class Objects:
         self.counts: Counter[str] = Counter()
         self._version = 0
         self._wrote = False
+        self._most = 0
 
-    def answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Reply:
-        """Carries out one request."""
+    def answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Reply | None:
+        """Carries out one request; returns None for one that is held, which has no effect and never ends."""
         path, _, query = target.partition("?")
         self._wrote = self._wrote or method == "PUT"
         self.counts[BEFORE] += not self._wrote and not path.startswith("/__")
@@ -105,11 +106,13 @@ class Objects:
         told = json.dumps({**self.counts, "objects": len(self.held)}).encode()
         if "reset" in options:
             self.counts.clear()
-            self._wrote = False
+            self._wrote, self._most = False, int(options.get("most", 0))
         return Reply("200 OK", told)
 
-    def _put(self, key: str, headers: dict[str, str], body: bytes) -> Reply:
+    def _put(self, key: str, headers: dict[str, str], body: bytes) -> Reply | None:
         created = "if-none-match" in headers
+        if created and self._most and self.counts[CREATE] >= self._most:
+            return None
         self.counts[CREATE if created else "PUT"] += 1
         if created and key in self.held:
             return Reply("412 Precondition Failed", _EXISTS)
@@ -230,11 +233,12 @@ class _Connection(asyncio.Protocol):
             del self._received[:end]
             self._continued = False
             method, target, _ = request.split(" ")
-            reply = self._objects.answer(method, target, headers, body).sent()
+            if (reply := self._objects.answer(method, target, headers, body)) is None:
+                continue
             if self._delay_s:
-                asyncio.get_running_loop().call_later(self._delay_s, self._transport.write, reply)
+                asyncio.get_running_loop().call_later(self._delay_s, self._transport.write, reply.sent())
             else:
-                self._transport.write(reply)
+                self._transport.write(reply.sent())
 
 
 @dataclass(frozen=True)
@@ -244,12 +248,14 @@ class Counting:
     url: str
     environment: dict[str, str]
 
-    def counts(self, *, reset: bool = False) -> Counter[str]:
+    def counts(self, *, reset: bool = False, most: int = 0) -> Counter[str]:
         """Returns requests by `KINDS`, those `BEFORE` a write, "bytes in" and "bytes out", and the "objects" now.
 
-        With `reset`, all but the last begin again at 0.
+        With `reset`, all but the last begin again at 0, and every CREATE after the first `most` of them (0: none) is
+        held until the next reset: its client waits, and can be killed.
         """
-        with urllib.request.urlopen(f"{self.url}/__counts{'?reset' if reset else ''}", timeout=30) as reply:
+        query = f"?reset&most={most}" if reset else ""
+        with urllib.request.urlopen(f"{self.url}/__counts{query}", timeout=300) as reply:
             return Counter(json.load(reply))
 
     @staticmethod
