@@ -10,8 +10,9 @@ memory are of the process. With `--rounds`, CPU is the least of so many runs.
 
 The exponent is the slope of a line through log(increment) by log(size), fitted by least squares. An increment is the
 cost at a size less that at the size before. The sizes are in equal ratio, so the increments of a + b n^e grow like n^e
-whatever a is: what a run costs at any size, such as imports, has no influence. An increment below a hundredth of the
-largest cost counts as that, so that a constant cost has the exponent 0.
+whatever a is: what a run costs at any size, such as imports, has no influence. A cost that grows by less than a
+twentieth from the smallest to the largest size has the exponent 0. An increment below a hundredth of the largest one
+counts as that.
 
 `wall` is the number of pages at which one process reaches 64 GB. For memory it follows from the bytes at the largest
 size and the exponent, with the pages of a part in `sluice plan --pages 1e10`; for a stage it is where the plan says so.
@@ -33,28 +34,23 @@ from tasks.run.scale.plan import plan_corpus
 BOUND = 1.05
 NOISE = 0.1
 """Of an exponent of CPU-seconds."""
-LEAST = 0.01
-"""Share of the largest cost that an increment has at least."""
+LEAST, GROWING = 0.01, 0.05
+"""Share of the largest increment that each has at least, and of the largest cost by which one that grows has grown."""
 _LIMIT = 64e9
 _PAGES = 1e10
 _MOST_PAGES = 1e14
 
 
 def exponent(sizes: Sequence[int], costs: Sequence[float]) -> float:
-    """Returns the exponent of the growth of a cost, without what does not grow; see the docstring of the module.
-
-    >>> exponent([10, 20, 40], [1000 + 3 * size for size in (10, 20, 40)])
-    1.0
-    >>> exponent([10, 20, 40], [5 + size**2 for size in (10, 20, 40)]), exponent([10, 20, 40], [7, 7, 7])
-    (2.0, 0.0)
-    """
+    """Returns the exponent of the growth of a cost, without what does not grow; see the docstring of the module."""
     ratios = {round(more / fewer, 3) for fewer, more in pairwise(sizes)}
     if len(ratios) != 1:
         raise ValueError(f"sizes are not in equal ratio: {list(sizes)}")
-    if not (most := max(costs)):
+    increments = [more - fewer for fewer, more in pairwise(costs)]
+    if costs[-1] - costs[0] <= GROWING * costs[-1] or (most := max(increments)) <= 0:
         return 0.0
-    grown = [math.log(max(more - fewer, LEAST * most)) for fewer, more in pairwise(costs)]
-    return round(linear_regression([math.log(size) for size in sizes[1:]], grown).slope, 2) + 0.0
+    grown = [math.log(max(increment, LEAST * most)) for increment in increments]
+    return round(linear_regression([math.log(size) for size in sizes[1:]], grown).slope, 2)
 
 
 def wall(curve: Curve, grown: float) -> float | None:

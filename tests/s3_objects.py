@@ -2,8 +2,8 @@
 
 `with served() as server: ...` starts it; `python -m tests.s3_objects [--delay-ms 10]` prints its URL. It has what the
 store needs: PUT, also conditional and as a copy, GET of whole objects and ranges, HEAD, LIST and DELETE, but no
-uploads in pieces, no faults (`tests.s3_server`) and no check of signatures. A request takes 0.1 ms of its process; moto
-takes 3 ms of that of the test.
+uploads in pieces, no faults (`tests.s3_server`) and no check of signatures. A small object takes 0.6 kB and its PUT
+0.4 ms of CPU, where moto takes 5.7 kB and 6.3 ms.
 """
 
 import argparse
