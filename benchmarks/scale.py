@@ -50,7 +50,7 @@ def exponent(sizes: Sequence[int], costs: Sequence[float]) -> float:
     if costs[-1] - costs[0] <= GROWING * costs[-1] or (most := max(increments)) <= 0:
         return 0.0
     grown = [math.log(max(increment, LEAST * most)) for increment in increments]
-    return round(linear_regression([math.log(size) for size in sizes[1:]], grown).slope, 2)
+    return round(max(0.0, linear_regression([math.log(size) for size in sizes[1:]], grown).slope), 2)
 
 
 def wall(curve: Curve, grown: float) -> float | None:
