@@ -10,7 +10,6 @@ import os
 import sys
 import tempfile
 import tracemalloc
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -171,7 +170,7 @@ def records(quick: bool) -> Iterator[Curve]:
         for parts in sizes:
             timed, traced = (Store(f"{folder}/{name}-{parts}") for name in ("timed", "traced"))
             cpu = spent(partial(_committed, _made(timed, parts)))
-            memory = _peak(partial(_committed, _made(traced, parts)))
+            memory = _peak(lambda store=traced, parts=parts: _committed(_made(store, parts)))
             hidden = sum(size for path, size in timed.sizes(ADDRESS.path).items() if not path.startswith("folder"))
             rows["commit"].append({CPU: cpu, MEMORY: memory, BYTES: float(hidden)})
             for name, call in (("open and read a file", _read_one), ("go through all parts", _count_files)):
@@ -259,7 +258,7 @@ def accumulate(quick: bool) -> Iterator[Curve]:
     with _server() as server:
         root = "s3://sluice/accumulate"
         encoded: Artifact | None = None
-        total: Counter[str] = Counter()
+        total: dict[str, float] = {}
         texts = corpus(24 * sizes[-1])
         for number in range(sizes[-1]):
             version = f"v{number:04d}"
@@ -278,9 +277,9 @@ def accumulate(quick: bool) -> Iterator[Curve]:
                 module = "tasks.stages.tokens.encode"
                 encoded = run_stage_in(root, module, config, inputs, kind="shards", version=version)
 
-            total.update(_counted(server, encode))
+            total = {what: total.get(what, 0) + cost for what, cost in _counted(server, encode).items()}
             if number + 1 in sizes:
-                rows.append(dict(total))
+                rows.append(total)
     yield from _curves("encode of all versions", "versions", sizes, rows)
 
 
