@@ -114,6 +114,11 @@ def _pages(result: dict[str, Any]) -> str:
     return f"{len(seconds)} requests: half take at most {middle:.2f} CPU-seconds, the longest {seconds[-1]:.2f}"
 
 
+def _scale(result: dict[str, Any]) -> str:
+    rows = [row for rows in result["curves"].values() for row in rows]
+    return f"{sum(row['within_bound'] for row in rows)} of {len(rows)} costs grow with an exponent of at most 1.05"
+
+
 def _fake_ranks(result: dict[str, Any]) -> str:
     ranks = [one for case in ("70b", "405b") for name, one in result[case].items() if name.startswith("rank")]
     ratios = [one["planned / counted"] for one in ranks]
@@ -509,6 +514,12 @@ BENCHMARKS = (
             f"{way['sizes'][4]['bytes'] / 1e6:,.0f} MB in {way['sizes'][4]['requests']:,} requests {how}"
             for way, how in ((r["levels"], f"for {r['levels']['sizes'][4]['parts']:,} parts"), (r["flat"], "flat"))
         ),
+    ),
+    Benchmark(
+        "scale",
+        "scale [CURVE ...]",
+        "Growth of requests, bytes, CPU and memory by parts, versions, shards, steps and recipes",
+        _scale,
     ),
     Benchmark(
         "walks",

@@ -118,13 +118,13 @@ PEERS = {
 }
 
 
-def make(folder: Path, tokens: int) -> None:
+def make(folder: Path, tokens: int, shard_tokens: int = SHARD_TOKENS) -> None:
     """Creates the artifacts test/shards and test/plan, and the sequences as one file for the peers."""
     random = np.random.default_rng(0)
     output = Output(Store(str(folder)), ArtifactId("test/shards", "dev"), "by-hand")
     fmt = TokenFormat(VOCAB, 0, "0" * 64)
-    for number in range(max(1, tokens // SHARD_TOKENS)):
-        lengths = np.maximum(8, random.lognormal(6, 1.1, SHARD_TOKENS // 740)).astype(int)
+    for number in range(max(1, tokens // shard_tokens)):
+        lengths = np.maximum(8, random.lognormal(6, 1.1, shard_tokens // 740)).astype(int)
         documents = [np.append(random.integers(1, VOCAB, n, dtype=np.uint16), np.uint16(0)) for n in lengths]
         buffer = buffer_of("web", TRAIN, [random.bytes(16) for _ in documents], documents, [1] * len(documents))
         name, sizes = shard_name("web", TRAIN, number, 0), np.array([len(one) for one in documents])

@@ -65,7 +65,7 @@ def corpus(count: int = 120) -> list[dict]:
 
 
 def documents_in(
-    folder: Path, rows: Iterable[dict], parts: int = 2, rejected: Iterable[dict] = (), version: str = "dev"
+    folder: Path | str, rows: Iterable[dict], parts: int = 2, rejected: Iterable[dict] = (), version: str = "dev"
 ) -> Artifact:
     """Commits rows as the artifact test/documents."""
     tables = {"kept": (_KEPT, list(rows)), "rejected": (REJECTED, list(rejected))}
@@ -73,7 +73,7 @@ def documents_in(
 
 
 def by_hand(
-    folder: Path, kind: str, parts: int, tables: dict[str, tuple[pa.Schema, list[dict]]], version: str = "dev"
+    folder: Path | str, kind: str, parts: int, tables: dict[str, tuple[pa.Schema, list[dict]]], version: str = "dev"
 ) -> Artifact:
     """Commits tables as the artifact test/<kind>, with parts assigned by id."""
     output = Output(Store(str(folder)), ArtifactId(f"test/{kind}", version), "by-hand")

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 from tests.waiting import until
@@ -220,6 +219,9 @@ class S3Server(FaultyServer):
     """The S3 server; `environment` has the variables for its clients."""
 
     def __init__(self, *, port: int = 0, share: float = 0.0, seed: int = 0, buckets: tuple[str, ...] = ("sluice",)):
+        # Imported here: it takes half a second, and a separate server or another one needs it not in this process.
+        from moto.server import DomainDispatcherApplication, create_backend_app
+
         super().__init__(_Atomic(DomainDispatcherApplication(create_backend_app)), port=port, share=share, seed=seed)
         self.buckets = buckets
         self.environment = environment(self.url)
