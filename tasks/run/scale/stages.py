@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 
+from tasks.core.stage_spec import MOST_MEMBERS
 from tasks.formats.dedup.dedup_index import BAND, CAPTURE, TEXT
 from tasks.formats.documents.key_index import KEY, PART_KEY
 from tasks.run.scale.units import unit
@@ -24,7 +25,7 @@ from tasks.stages.tokens import TokenizerConfig
 
 KNOWN_PER_PAGE = 2
 """URLs known per page. Not measured: the assumption of `benchmarks.crawl_plan`."""
-_URLS_PER_PARTITION, _MOST_PARTITIONS = 10e6, 1024
+_URLS_PER_PARTITION = 10e6
 CACHE_BYTES = 50e9
 """Default of SLUICE_CACHE_GB: above it, each task fetches again what it reads."""
 _LISTED, _DELETED = 1000, 1000
@@ -80,7 +81,7 @@ class Corpus:
     @property
     def partitions(self) -> float:
         """Partitions of the crawl DB."""
-        return min(math.ceil(self.known / _URLS_PER_PARTITION), _MOST_PARTITIONS)
+        return min(math.ceil(self.known / _URLS_PER_PARTITION), MOST_MEMBERS)
 
     @property
     def known(self) -> float:
