@@ -3,8 +3,8 @@
     python -m benchmarks.crawl_plan --pages 10e9 --days 30
 
 Prints tables: arithmetic on measured unit costs (`crawl.json` and `crawldb.json` if they exist) and on assumed
-inputs (sizes of pages, prices); then a simulation of one partition over the cycles. Half a
-minute.
+inputs (sizes of pages, prices); partitions x concurrency, with pages per second and requests; then a simulation of one
+partition over the cycles. A minute.
 
 The model: host sizes follow a Zipf distribution. Each host gets one request at a time, with a pause, within a time box
 and the caps of the recipe, independently of the others. Simplifications: all URLs are known from the start and equal;
@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 
 from benchmarks.harness import last, parser
 from tasks.core.pages import table
+from tasks.core.stage_spec import MOST_MEMBERS
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.frontier.scheduler import PROMPT_S, WAITING
 from tasks.stages.crawl.hosts.rules import TRIES
 from tasks.stages.crawl.storage.crawldb import DAY_S, FIRST_INTERVAL_S, MAX_FAILS
 
-MOST_PARTITIONS = 1024
 LISTED_BYTES = 900
 """Memory of a fetch task per URL of its fetch list."""
 _DEFAULT = {name: one.default for name, one in CrawlConfig.model_fields.items()}
@@ -99,7 +99,7 @@ class Plan:
     @property
     def partitions(self) -> int:
         """Partitions for the known URLs; no more than a recipe may have."""
-        return min(math.ceil(self.pages * self.known / self.urls_per_partition), MOST_PARTITIONS)
+        return min(math.ceil(round(self.pages * self.known / self.urls_per_partition, 6)), MOST_MEMBERS)
 
     @property
     def urls(self) -> float:
@@ -158,6 +158,29 @@ class Hosts:
         fits = np.maximum(1, np.floor(plan.time_box_s / np.maximum(plan.delay_s, delays)))
         mute = np.zeros(count, dtype=bool) if silent is None else silent
         return cls(left, latency, pause, np.minimum(fits, plan.per_host), mute, np.zeros(count), np.zeros(count))
+
+
+@dataclass(frozen=True)
+class Requests:
+    """Requests to the store in the whole crawl.
+
+    Attributes:
+        put: files, and records of parts and artifacts.
+        get: link files, by each update; index and logs, by publish and the update of their partition; records of all
+            segments, by each update.
+        head: of each file that is opened as a table.
+    """
+
+    put: float
+    get: float
+    head: float
+
+    @classmethod
+    def of(cls, plan: Plan) -> "Requests":
+        """Returns the requests of a plan."""
+        files, parts = plan.pages / plan.cycles / plan.pages_per_file, plan.partitions
+        put = 5 * files + parts * 4 * plan.requests_per_task
+        return cls(*(plan.cycles * one for one in (put, files * (parts + 3) + parts**2, files * (parts + 2))))
 
 
 @dataclass
@@ -240,7 +263,7 @@ def arithmetic(plan: Plan) -> Iterator[tuple[str, str, str]]:
     db_tb = plan.pages * plan.known * plan.db_bytes / 1e12
     yield "pages per second, on the average", f"{pages_per_s:,.0f}", "pages / days"
     yield "URLs known at the end", f"{plan.pages * plan.known / 1e9:,.1f} G", "pages x known"
-    at_most = " (as many as a recipe may have)" if parts == MOST_PARTITIONS else ""
+    at_most = " (as many as a recipe may have)" if parts == MOST_MEMBERS else ""
     yield "partitions", f"{parts:,}{at_most}", f"{plan.urls / 1e6:,.1f} M URLs each at the end"
     yield "Airflow task instances per cycle", f"{4 * parts + 3:,}", "generate, fetch, render, update each; 3 more"
     yield "pages per cycle", f"{per_cycle / 1e6:,.0f} M", f"{plan.cycles} cycles"
@@ -272,20 +295,23 @@ def arithmetic(plan: Plan) -> Iterator[tuple[str, str, str]]:
     yield "links read by all updates of a cycle", f"{parts * link_tb:,.1f} TB", f"{link_tb * 1e3:,.0f} GB by each"
     yield "link files opened by one update", f"{files:,.0f}", "all of the cycle, for the rows of one partition"
     yield "crawl DB read by publish, each cycle", f"{db_tb:,.2f} TB", "to count URLs by status; at the end"
-    puts = plan.cycles * (5 * files + parts * 4 * plan.requests_per_task)
-    gets = plan.cycles * files * (parts + 3)
-    yield "writes to the store", f"{puts / 1e6:,.0f} M", "5 per WARC file, and those of the tasks"
-    yield "reads from the store", f"{gets / 1e6:,.0f} M", "each update reads every link file"
-    yield from _money(plan, fetching + generated + updated, kept, puts, gets)
+    requests = Requests.of(plan)
+    yield "PUT requests to the store", f"{requests.put / 1e6:,.0f} M", "5 per WARC file, and those of the tasks"
+    yield "GET requests", f"{requests.get / 1e6:,.0f} M", "each update reads every link file and segment record"
+    yield "HEAD requests", f"{requests.head / 1e6:,.0f} M", "one each time that a file is opened as a table"
+    yield from _money(plan, fetching + generated + updated, kept, requests)
 
 
-def _money(plan: Plan, hours: float, kept_tb: float, puts: float, gets: float) -> Iterator[tuple[str, str, str]]:
+def _money(plan: Plan, hours: float, kept_tb: float, requests: Requests) -> Iterator[tuple[str, str, str]]:
     stored = plan.pages * (plan.warc_bytes + plan.log_bytes + plan.link_bytes) / 1e12
     prices = {
         "cores": (hours * plan.core_hour, f"{plan.core_hour} per core-hour, none idle"),
         "storage, first month": ((stored / 2 + kept_tb) * plan.tb_month, f"{plan.tb_month} per TB, half full"),
         "storage, each further month": (stored * plan.tb_month, "one generation of the DB is small beside it"),
-        "writes and reads": (puts / 1e3 * plan.puts_1000 + gets / 1e3 * plan.gets_1000, "see above"),
+        "requests": (
+            (requests.put * plan.puts_1000 + (requests.get + requests.head) * plan.gets_1000) / 1e3,
+            "a HEAD as a GET",
+        ),
         "network": (plan.pages * plan.wire_bytes / 1e12 * plan.tb_in, f"{plan.tb_in} per TB received"),
     }
     for name, (money, why) in prices.items():
@@ -307,6 +333,21 @@ def partition(plan: Plan) -> Iterator[tuple[str, str]]:
     yield f"hosts open at a time for {plan.rate:,.0f} pages per second, one core", f"{plan.rate * turn:,.0f}"
     yield "minutes of the first cycle's fetch", f"{first.seconds / 60:,.0f}"
     yield "fetch tasks at one time, so that cycles keep up", f"{math.ceil(slots):,}"
+
+
+def divisions(plan: Plan) -> Iterator[tuple[str, ...]]:
+    """Yields the first cycle by partitions and concurrency, and the requests to the store in the whole crawl."""
+    every = (math.ceil(plan.partitions * share) for share in (0.25, 0.5, 1, 2))
+    for parts in sorted({min(count, MOST_MEMBERS) for count in every}):
+        divided = replace(plan, urls_per_partition=plan.pages * plan.known / parts)
+        hosts, requests = Hosts.drawn(divided), Requests.of(divided)
+        millions = [f"{one / 1e6:,.0f} M" for one in (requests.put, requests.get, requests.head)]
+        for concurrency in (64.0, 256.0, 1024.0):
+            fresh = replace(hosts, left=hosts.left.copy(), due=hosts.due.copy(), fails=hosts.fails.copy())
+            first = cycle(replace(divided, concurrency=concurrency), fresh, divided.budget)
+            at_once = math.ceil(parts * first.seconds * plan.cycles_per_day / 86400)
+            speed = f"{first.pages / first.seconds:,.0f}", first.bound, f"{first.seconds / 60:,.0f} min"
+            yield f"{parts:,}", f"{concurrency:,.0f}", *speed, f"{at_once:,}", *millions
 
 
 def boxes(plan: Plan) -> Iterator[tuple[str, ...]]:
@@ -362,6 +403,20 @@ def main() -> None:
     plan = Plan(**vars(options.parse_args()))
     tables = (
         table(("what", "how much", "how"), arithmetic(plan)),
+        table(
+            (
+                "partitions",
+                "concurrency",
+                "pages/s of a task",
+                "bound by",
+                "its time",
+                "tasks at a time",
+                "PUT",
+                "GET",
+                "HEAD",
+            ),
+            divisions(plan),
+        ),
         table(("one partition", "how much"), partition(plan)),
         table(("time box", "concurrency", "pages", "bound by", "no slow or silent host"), boxes(plan)),
         table(("Crawl-delay of one of 20 sites", "pages of all in 1 h"), few(plan)),

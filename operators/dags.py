@@ -9,10 +9,12 @@ guard was not foreseen, or is in the code of an extension.
 import logging
 import runpy
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from contextvars import ContextVar
 from pathlib import Path
 from typing import NamedTuple
 
+import attrs
 from airflow.sdk import DAG, Param
 
 from operators.forms import form_of
@@ -58,7 +60,7 @@ def for_each_recipe(dag: str, *, form: Mapping[str, str | Param] = {}) -> Callab
                 made = build(recipe)
                 # After its tasks: each would copy the form, and Airflow would check and serialize every copy (ten times
                 # the CPU for the DAGs of a recipe). A run takes what a task does not have from its DAG.
-                made.params = form_of(recipe, form)
+                _set_form(made, form_of(recipe, form))
                 made.validate()
                 made.check_cycle()
             except Exception as error:
@@ -71,6 +73,25 @@ def for_each_recipe(dag: str, *, form: Mapping[str, str | Param] = {}) -> Callab
         return build
 
     return make
+
+
+_valid_forms: set[str] = set()
+
+
+def _set_form(dag: DAG, form: Mapping[str, Param]) -> None:
+    """Gives a DAG its form. Airflow checks it, unless this process had it checked for another recipe.
+
+    A check compares each schema with that of JSON Schema, a millisecond a field; forms of a DAG differ in texts only.
+    """
+    schemas = [
+        (name, param.value, {key: value for key, value in param.schema.items() if key not in ("title", "description")})
+        for name, param in form.items()
+    ]
+    checked = repr(schemas)
+    with attrs.validators.disabled() if checked in _valid_forms else nullcontext():
+        dag.params = form
+    if dag.timetable.can_be_scheduled:  # of other DAGs Airflow does not check it
+        _valid_forms.add(checked)
 
 
 def broken_dags(folder: Path, recipes: Sequence[Recipe]) -> list[str]:

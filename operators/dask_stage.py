@@ -15,7 +15,7 @@ from operators.dask_cluster import dashboard, ensure_cluster, on_cluster
 from operators.links import DaskLink
 from operators.pods.rights import uses_kubernetes
 from operators.recipes import assets_of
-from operators.stage import MembersOperator, StageOperator
+from operators.stage import StageOperator, member_lists, numbered
 from tasks.core.errors import SluiceError
 from tasks.run.place import expand_env
 from tasks.run.recipe import Recipe, find_recipe
@@ -96,22 +96,25 @@ def dask_stages(recipe: Recipe, dag: str) -> list[DaskStageOperator]:
     ]
 
 
-def made_variants(recipe: Recipe) -> TaskGroup:
-    """Returns the tasks that make the tokens of every arm of `[[canary.settings]]`, after the task that lists these.
+def made_variants(recipe: Recipe) -> list[TaskGroup]:
+    """Returns the tasks that make the tokens of every arm of `[[canary.settings]]`, after the tasks that list these.
 
-    They are a group that is mapped over the variants, with a task for every stage.
+    They are a group for each list, which is mapped over its variants, with a task for every stage.
     """
     # Imported here: it imports operators that no recipe needs (0.03 CPU-seconds).
     from airflow.sdk import task_group
 
-    listed = MembersOperator(task_id="variants", recipe=recipe.name, stage="variants")
+    most = 1 + len(recipe.canary.settings)
+    lists = member_lists(most, task_id="variants", recipe=recipe.name, stage="variants")
     every = {**_common(recipe), "map_index_template": "{{ task.variant }}"}
 
-    @task_group(group_id="variant")  # type: ignore[untyped-decorator]
     def made(variant: str) -> None:
         stages = stages_of_variants(recipe)
         chain(*(DaskStageOperator(task_id=stage, stage=stage, variant=variant, **every) for stage in stages))
 
-    group = made.expand(variant=listed.output)
-    on_cluster(recipe, [group])
-    return group
+    groups = [
+        task_group(group_id=numbered("variant", batch))(made).expand(variant=listed.output)
+        for batch, listed in enumerate(lists)
+    ]
+    on_cluster(recipe, groups)
+    return groups

@@ -9,6 +9,7 @@ import pendulum
 from airflow.configuration import conf
 from airflow.sdk import Param
 
+from tasks.core.config import canonical_json
 from tasks.run.catalogue import PARTS, STAGES
 from tasks.run.recipe import Recipe
 
@@ -67,9 +68,8 @@ def dag_settings(
 
 
 def _page(recipe: Recipe, doc: str | None, dag: str) -> str:
-    settings = json.loads(recipe.text)
     sections = dict.fromkeys(STAGES[stage].section for stage in recipe.stages(dag))
-    settings = {section: settings[section] for section in sections}
+    settings = {section: json.loads(canonical_json(getattr(recipe, section))) for section in sections}
     code = f"```json\n{json.dumps(settings, indent=2, ensure_ascii=False)}\n```\n"
     return f"{doc or ''}\nSettings of the recipe `{recipe.name}` (version `{recipe.version}`):\n\n{code}"
 

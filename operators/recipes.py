@@ -7,9 +7,11 @@ There is one Asset per recipe and kind of artifact that another DAG waits for. A
 fingerprint, content, version, source_version, overrides}: enough for the consumer to find and check the artifact.
 """
 
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
 from airflow.sdk import Asset, BaseOperator, get_parsing_context
 
@@ -40,6 +42,42 @@ class RecipeOperator(BaseOperator):  # type: ignore[misc]
         self.recipe = recipe
 
 
+class _Known(NamedTuple):
+    """A valid recipe, and the bytes of the files that it was read from."""
+
+    texts: tuple[tuple[Path, bytes], ...]
+    recipe: Recipe
+
+    def is_current(self) -> bool:
+        """Returns whether the files have these bytes."""
+        try:
+            return all(path.read_bytes() == text for path, text in self.texts)
+        except OSError:
+            return False
+
+
+_known: dict[Path, _Known] = {}
+
+
+def remember_recipes() -> None:
+    """Reads all recipes, so that no process forked from this one checks those again whose files have the same bytes.
+
+    The dag-processor, which parses each DAG file in a fork, calls it when it starts (`plugins/sluice_plugin.py`).
+    """
+    for path in recipe_files():
+        with suppress(RecipeError, OSError, ValueError, RecursionError):  # whoever parses the DAG files reports it
+            base = tomllib.loads(path.read_text(encoding="utf-8")).get("extends")
+            files = (path, path.parent / str(base)) if base else (path,)
+            known = _Known(tuple((file, file.read_bytes()) for file in files), Recipe.load(path))
+            if known.is_current():
+                _known[path] = known
+
+
+def _load(path: Path) -> Recipe:
+    known = _known.get(path)
+    return known.recipe if known and known.is_current() else Recipe.load(path)
+
+
 def recipes_for(dag: str) -> Iterator[Recipe]:
     """Yields the valid recipes whose DAG `<recipe>.<dag>` may be needed: all; in a task process only the task's own.
 
@@ -49,7 +87,7 @@ def recipes_for(dag: str) -> Iterator[Recipe]:
     for path in recipe_files():
         if dag_id is None or dag_id == f"{path.stem}.{dag}":
             with suppress(RecipeError):
-                yield Recipe.load(path)
+                yield _load(path)
 
 
 def read_recipes() -> tuple[list[Recipe], list[str]]:
@@ -57,7 +95,7 @@ def read_recipes() -> tuple[list[Recipe], list[str]]:
     recipes, lines = [], []
     for path in recipe_files():
         try:
-            recipes.append(Recipe.load(path))
+            recipes.append(_load(path))
         except RecipeError as error:
             lines += str(error).splitlines()
     return recipes, lines

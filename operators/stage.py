@@ -5,13 +5,14 @@ fingerprint, content, version, members, rows, metrics, ...} as its XCom, and add
 outlet.
 """
 
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, ClassVar
 
 import psutil
 from airflow.configuration import conf
-from airflow.sdk import BaseOperator, BaseOperatorLink
+from airflow.sdk import BaseOperator, BaseOperatorLink, chain
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from operators.alerts import forward_alerts
@@ -125,23 +126,60 @@ class StageOperator(StageLineage, BaseOperator):  # type: ignore[misc]
 
 
 class MembersOperator(StageOperator):
-    """Runs a stage whose report lists the members of the mapped stage that follows; its XCom is that list."""
+    """Runs a stage whose report lists the members of the mapped stage that follows; its XCom is a batch of that list.
+
+    Args:
+        batch: number of the batch, from 0 on, of the size that Airflow maps (`[core] max_map_length`).
+        batches: how many tasks share the list; the first makes the artifact, which the others find.
+    """
+
+    def __init__(self, *, batch: int = 0, batches: int = 1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.batch = batch
+        self.batches = batches
 
     def execute(self, context: Any) -> list[str]:
         """Runs the stage; returns the members to `expand` over.
 
         Raises:
-            AirflowFailException: they are more than this Airflow maps. A recipe is refused above its default.
+            AirflowFailException: they are more than all batches have.
         """
         super().execute(context)
         context["ti"].xcom_push(key="result", value=self.result)
-        members, most = list(self.result["members"]), conf.getint("core", "max_map_length")
-        if len(members) > most:
+        members, size = list(self.result["members"]), conf.getint("core", "max_map_length")
+        if len(members) > self.batches * size:
             raise AirflowFailException(
-                f"{self.result['address']} has {len(members):,} members, and this Airflow maps at most {most:,} tasks: "
-                "raise [core] max_map_length, or change the recipe and run another version"
+                f"{self.result['address']} has {len(members):,} members, and this DAG maps at most "
+                f"{self.batches * size:,} tasks: raise [core] max_map_length, or change the recipe and run another "
+                "version"
             )
-        return members
+        return members[self.batch * size : (self.batch + 1) * size]
+
+
+def member_lists(most: int, *, task_id: str, **settings: Any) -> list[MembersOperator]:
+    """Returns the tasks that list the members of a stage, one for each batch that Airflow maps, one after the other.
+
+    Args:
+        most: the most members that the stage can have.
+        task_id: of the first one; see `numbered`.
+        settings: further arguments of each.
+    """
+    batches = max(1, math.ceil(most / conf.getint("core", "max_map_length")))
+    lists = [
+        MembersOperator(task_id=numbered(task_id, batch), batch=batch, batches=batches, **settings)
+        for batch in range(batches)
+    ]
+    chain(*lists)
+    return lists
+
+
+def numbered(name: str, batch: int) -> str:
+    """Returns the name of the task or group of a batch.
+
+    >>> numbered("arms", 0), numbered("arms", 1)
+    ('arms', 'arms_2')
+    """
+    return f"{name}_{batch + 1}" if batch else name
 
 
 class TakedownOperator(StageOperator):

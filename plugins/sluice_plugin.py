@@ -52,7 +52,8 @@ class RunNotes:
 class Imports:
     """Listener that imports the modules of $SLUICE_IMPORTS into the scheduler or the dag-processor when it starts.
 
-    These fork a process for each task and each parse of a DAG file, which would import them again and again.
+    These fork a process for each task and each parse of a DAG file, which would import them again and again. With
+    `operators.recipes` among them, recipes are read once, too.
     """
 
     @hookimpl  # type: ignore[untyped-decorator]
@@ -60,7 +61,9 @@ class Imports:
         """Called before the first fork; imports nothing in a task, because the variable is not passed on."""
         for name in os.environ.pop("SLUICE_IMPORTS", "").split():
             with suppress(ImportError):  # who needs it reports it
-                importlib.import_module(name)
+                module = importlib.import_module(name)
+                if name == "operators.recipes":
+                    module.remember_recipes()
 
 
 class SluicePlugin(AirflowPlugin):  # type: ignore[misc]

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, datetime
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar
 
@@ -107,25 +108,59 @@ def identity_of(settings: Any) -> Any:
     return settings
 
 
+_SCALARS = frozenset({str, int, bool, type(None)})
+
+
 def _encodable(value: Any, where: str) -> Any:
+    try:
+        return _encoded(value)
+    except _Unencodable as error:
+        raise TypeError(f"{where}{''.join(reversed(error.path))} {error.cause}") from None
+
+
+class _Unencodable(Exception):
+    """A value without a deterministic encoding: why, and the steps of the path to it, the innermost first."""
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(cause)
+        self.cause = cause
+        self.path: list[str] = []
+
+
+def _encoded(value: Any) -> Any:
+    # A recipe has hundreds of values and is encoded at every parse of a DAG file: the path is made only for an error.
+    if type(value) in _SCALARS:
+        return value
     if isinstance(value, Config):
-        return {name: _encodable(getattr(value, name), f"{where}.{name}") for name in _encoded_fields(value)}
+        own = value.__dict__
+        return {name: _within(own[name], f".{name}") for name in _encoded_fields(value)}
     if isinstance(value, Enum):
-        return _encodable(value.value, where)
-    if value is None or isinstance(value, bool | int | str):
+        return _encoded(value.value)
+    if isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise TypeError(f"{where} is {value}: only finite numbers can be fingerprinted")
+            raise _Unencodable(f"is {value}: only finite numbers can be fingerprinted")
         return value
     if isinstance(value, datetime | date):
         return value.isoformat()
     if isinstance(value, Mapping):
-        return {_key(key, where): _encodable(item, f"{where}.{key}") for key, item in value.items()}
+        return {_key(key): _within(item, f".{key}") for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_encodable(item, f"{where}[{index}]") for index, item in enumerate(value)]
+        return [_within(item, f"[{index}]") for index, item in enumerate(value)]
     hint = " (write paths as text)" if isinstance(value, Path) else ""
-    raise TypeError(f"{where} is a {type(value).__name__}, which has no deterministic encoding{hint}")
+    raise _Unencodable(f"is a {type(value).__name__}, which has no deterministic encoding{hint}")
+
+
+def _within(value: Any, step: str) -> Any:
+    """Encodes a value; an error has the step to it."""
+    if type(value) in _SCALARS:
+        return value
+    try:
+        return _encoded(value)
+    except _Unencodable as error:
+        error.path.append(step)
+        raise
 
 
 def _encoded_fields(value: Config) -> list[str]:
@@ -133,13 +168,19 @@ def _encoded_fields(value: Config) -> list[str]:
 
     A setting added later is excluded at its default, so that it does not change the fingerprints of older recipes.
     """
-    fields = type(value).model_fields.items()
-    return [name for name, field in fields if not (field.exclude_if and field.exclude_if(getattr(value, name)))]
+    own = value.__dict__
+    return [name for name, excluded in _exclusions(type(value)) if not (excluded and excluded(own[name]))]
 
 
-def _key(key: Any, where: str) -> str:
+@cache
+def _exclusions(config: type[Config]) -> tuple[tuple[str, Callable[[Any], bool] | None], ...]:
+    """Returns the fields of a class, each with its `exclude_if`."""
+    return tuple((name, field.exclude_if) for name, field in config.model_fields.items())
+
+
+def _key(key: Any) -> str:
     if not isinstance(key, str):
-        raise TypeError(f"{where} has the key {key!r}: only text keys can be fingerprinted")
+        raise _Unencodable(f"has the key {key!r}: only text keys can be fingerprinted")
     return key
 
 
@@ -228,7 +269,8 @@ def parse(
     """
     try:
         config = validate_strict(model, settings)
-        _plain(config)  # free-form settings may contain values that the class does not check
+        # Free-form settings may contain values that the class does not check; defaults are not from the file.
+        _plain({name: getattr(config, name) for name in config.model_fields_set})
         return config
     except ValidationError as error:
         errors = [_explain(model, detail) for detail in _details(error)]

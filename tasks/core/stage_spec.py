@@ -11,8 +11,8 @@ from typing import Any
 
 from tasks.core.config import Config
 
-MOST_MEMBERS = 1024
-"""The most members of a mapped stage: each is a task, of which Airflow's `[core] max_map_length` admits so many."""
+MOST_MEMBERS = 10_000
+"""The most members of a mapped stage: each is a task of Airflow, whose scheduler starts about one a second."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import importlib
 import pkgutil
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 
 from tasks import stages
 from tasks.core.config import Config
@@ -76,6 +77,7 @@ ASSETS: dict[str, tuple[str, ...]] = {asset: stages_of(dag) for dag, asset in PA
 """Stages of each asset that a recipe can make, in the order of the DAGs."""
 
 
+@cache
 def sections_of(asset: str) -> tuple[str, ...]:
     """Returns the sections of a recipe with the settings of an asset's stages.
 

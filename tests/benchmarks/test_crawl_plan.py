@@ -1,12 +1,15 @@
 """The plan of a large crawl: simulated hosts follow the rules of the crawler, and totals follow from the inputs."""
 
 import math
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.crawl_plan import Hosts, Plan, arithmetic, cycle, silence
+from benchmarks.crawl_plan import Hosts, Plan, Requests, arithmetic, cycle, divisions, silence
+from tasks.core.pages import table
 
 PLAN = Plan(latency_s=0.5, delay_s=1, latency_factor=2, time_box_s=3600, per_host=500, concurrency=64)
 
@@ -76,4 +79,29 @@ def test_the_sums_follow_from_the_inputs():
 
 
 def test_no_plan_has_more_partitions_than_a_recipe_may_have():
-    assert replace(PLAN, pages=1e12).partitions == 1024
+    assert replace(PLAN, pages=1e12).partitions == 10_000
+
+
+def test_more_partitions_cost_requests_and_more_concurrency_makes_a_task_faster():
+    plan = replace(PLAN, pages=1e7, known=2, urls_per_partition=1e6, days=10, latency_s=1)
+    rows = [
+        [float(cell.removesuffix(" M").replace(",", "")) for cell in (*row[:3], *row[6:])] for row in divisions(plan)
+    ]
+    assert [row[:2] for row in rows] == [[parts, slots] for parts in (5, 10, 20, 40) for slots in (64, 256, 1024)]
+    for few, some, many in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
+        assert few[2] < some[2] <= many[2]
+        assert few[3:] == some[3:] == many[3:]
+
+
+def test_a_head_is_counted_for_each_link_file_that_an_update_opens():
+    plan = replace(PLAN, pages=10_000, known=1, urls_per_partition=1000, days=1, pages_per_file=1000)
+    one = Requests.of(plan)
+    assert (one.get, one.head) == (10 * (10 + 3) + 10**2, 10 * (10 + 2))
+
+
+def test_the_first_table_of_the_documentation_is_that_of_its_command():
+    section = (Path(__file__).parents[2] / "docs" / "crawl.md").read_text().partition("## Crawling 10 billion pages")[2]
+    (words,) = re.findall(r"benchmarks\.crawl_plan (.*)\n", section)
+    names = [word.removeprefix("--").replace("-", "_") for word in words.split()[::2]]
+    plan = Plan(**dict(zip(names, map(float, words.split()[1::2]), strict=True)))
+    assert "\n".join(table(("what", "how much", "how"), arithmetic(plan))) in section

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tasks.demo.supervise import IMPORTS, operators_of_dags
 from tests.k8s.chart import CONTAINERS, CONTROLLERS, KEYS_OF, NAMESPACE, RELEASE, commands, merged, undocumented
 from tests.k8s.conftest import K8S
 from tests.k8s.definitions import built_in
@@ -351,3 +352,8 @@ def test_the_dask_operator_has_rights_only_in_its_own_namespace(values):
     found = values("dask-operator.yaml")
     assert found["rbac"] == {"create": True, "cluster": False}
     assert found["kopfArgs"] == ["--namespace=sluice-work"]
+
+
+def test_the_dag_processor_imports_what_the_dag_files_import(values):
+    (given,) = values("airflow.yaml")["dagProcessor"]["env"]
+    assert (given["name"], given["value"].split()) == (IMPORTS, operators_of_dags())

@@ -96,17 +96,23 @@ def test_a_deleted_mixture_is_not_published(run_gate):
     assert events_of("ungated/mixture") == []
 
 
-def test_every_arm_and_seed_is_a_mapped_task(recipes, dag_bag, documents):
-    recipes("mapped", "arms = 0\nsteps = 2\nbatch_size = 2\nmicrobatch = 2\n")
+def test_every_arm_and_seed_is_a_mapped_task_also_if_they_are_more_than_airflow_maps(
+    recipes, dag_bag, documents, monkeypatch
+):
+    few = "rounds = 1\nconfirmations = 3\nlr_check = false\n"
+    recipes("mapped", f"arms = 0\n{few}steps = 2\nbatch_size = 2\nmicrobatch = 2\n")
     documents("mapped")
     assert str(dag_bag().dags["mapped.tokens"].test().state) == "success"
-    skipped = r"^(.*\.canary|round_[23].*|finalist|decide|gate)$"
-    run = dag_bag().dags["mapped.canary"].test(mark_success_pattern=skipped)
-    members = returned(run, "round_1.arms")
-    assert len(members) >= 2
+    monkeypatch.setenv("AIRFLOW__CORE__MAX_MAP_LENGTH", "4")
+    run = dag_bag().dags["mapped.canary"].test(mark_success_pattern=r"^(.*\.canary.*|finalist.*|decide|gate)$")
+    batches = {number: returned(run, f"round_1.arms{number}") for number in ("", "_2", "_3")}
+    members = [member for batch in batches.values() for member in batch]
+    assert len(set(members)) == len(members) > 4
     assert all(member.startswith("round-1-arm-") for member in members)
-    mapped = [ti for ti in run.get_task_instances() if ti.task_id == "round_1.canary"]
-    assert sorted(ti.map_index for ti in mapped) == list(range(len(members)))
+    for number, batch in batches.items():
+        mapped = [ti for ti in run.get_task_instances() if ti.task_id == f"round_1.canary{number}"]
+        expected = [(at, "success") for at in range(len(batch))] or [(-1, "skipped")]
+        assert sorted((ti.map_index, str(ti.state)) for ti in mapped) == expected
 
 
 SETTINGS = """

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from operators import recipes as read
 from operators.forms import dag_settings
 from operators.recipes import read_recipes, recipes_for
 
@@ -55,3 +56,26 @@ def test_a_missing_extension_breaks_only_its_recipe(recipes: Callable[..., Path]
     assert settings.startswith('bad.toml: annotate.settings: no annotator "asking"')
     assert kind.startswith('bad.toml: extract.files.0.kind: no kind "djvu"')
     assert [recipe.name for recipe in recipes_for("corpus")] == ["good"]
+
+
+def test_a_remembered_recipe_is_read_again_only_when_its_file_or_the_one_it_extends_has_changed(
+    recipes: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read, "_known", {})
+    base, other = recipes("base"), recipes("other")
+    recipes("more", text='name = "more"\nextends = "base.toml"\n')
+    recipes("bad", text="name = ")
+    read.remember_recipes()
+
+    def again() -> dict[str, bool]:
+        return {one.name: one is read._known[base.with_name(f"{one.name}.toml")].recipe for one in read_recipes()[0]}
+
+    assert again() == {"base": True, "more": True, "other": True}
+    base.write_text(base.read_text().replace("vocab_size = 300", "vocab_size = 301"))
+    assert again() == {"base": False, "more": False, "other": True}
+    assert {one.name: one.tokenizer.vocab_size for one in recipes_for("tokens")} == {
+        "base": 301, "more": 301, "other": 300,
+    }  # fmt: skip
+    recipes("bad")
+    other.unlink()
+    assert [one.name for one in read_recipes()[0]] == ["bad", "base", "more"]

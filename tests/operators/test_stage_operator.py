@@ -8,11 +8,12 @@ from unittest.mock import Mock
 
 import psutil
 import pytest
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, AirflowRuntimeError
 from airflow.sdk.execution_time.comms import ErrorResponse
 from airflow.sdk.execution_time.context import AssetStateStoreAccessor
 
-from operators.stage import MembersOperator, StageOperator
+from operators.stage import StageOperator, member_lists
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import NothingNewError
 from tasks.core.store import Store
@@ -210,11 +211,16 @@ def test_a_state_that_airflow_does_not_take_is_a_warning(streaming, monkeypatch,
     assert "Airflow's state of mute/streams was not written" in caplog.text
 
 
-def test_more_members_than_this_airflow_maps_fail_at_once_with_the_setting(monkeypatch):
-    members = {"address": "many/arms@dev", "members": ["round-1-arm-0-seed-0", "round-1-arm-1-seed-0"]}
+def test_the_lists_of_members_have_each_member_once_and_none_more_than_airflow_maps(monkeypatch):
+    members = {"address": "many/arms@dev", "members": [f"round-1-arm-{number}-seed-0" for number in range(1025)]}
     monkeypatch.setattr(StageOperator, "run", lambda self, context: members)
-    arms, context = MembersOperator(task_id="arms", recipe="many", stage="arms"), {"ti": Mock()}
-    assert arms.execute(context) == members["members"]
-    monkeypatch.setenv("AIRFLOW__CORE__MAX_MAP_LENGTH", "1")
-    with pytest.raises(AirflowFailException, match=r"has 2 members, .* at most 1 tasks: raise \[core\] max_map_length"):
-        arms.execute(context)
+    with DAG("many.canary", schedule=None):
+        lists = member_lists(1025, task_id="arms", recipe="many", stage="arms")
+    batches = [listed.execute({"ti": Mock()}) for listed in lists]
+    assert [listed.task_id for listed in lists] == ["arms", "arms_2"]
+    assert lists[1].upstream_task_ids == {"arms"}
+    assert [len(batch) for batch in batches] == [1024, 1]
+    assert [member for batch in batches for member in batch] == members["members"]
+    monkeypatch.setenv("AIRFLOW__CORE__MAX_MAP_LENGTH", "512")
+    with pytest.raises(AirflowFailException, match=r"has 1,025 members, .* 1,024 tasks: raise \[core\] max_map_length"):
+        lists[0].execute({"ti": Mock()})

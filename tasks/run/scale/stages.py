@@ -14,6 +14,7 @@ import numpy as np
 
 from tasks.core.manifest import KEPT, PARTS_IN_MANIFEST
 from tasks.core.range_merge import plan_levels
+from tasks.core.stage_spec import MOST_MEMBERS
 from tasks.formats.dedup.dedup_index import BAND, CAPTURE, TEXT
 from tasks.formats.documents.key_index import KEY, PART_KEY
 from tasks.run.scale.units import unit
@@ -43,7 +44,7 @@ from tasks.stages.tokens import TokenizerConfig
 
 KNOWN_PER_PAGE = 2
 """URLs known per page. Not measured: the assumption of `benchmarks.crawl_plan`."""
-_URLS_PER_PARTITION, _MOST_PARTITIONS = 10e6, 1024
+_URLS_PER_PARTITION = 10e6
 _LISTED, _DELETED = 1000, 1000
 """Files of a page of a listing, and of one request that removes files."""
 _PACKED_TOKENS = 2**28
@@ -101,7 +102,7 @@ class Corpus:
     @property
     def partitions(self) -> float:
         """Partitions of the crawl DB."""
-        return min(math.ceil(self.known / _URLS_PER_PARTITION), _MOST_PARTITIONS)
+        return min(math.ceil(self.known / _URLS_PER_PARTITION), MOST_MEMBERS)
 
     @property
     def known(self) -> float:

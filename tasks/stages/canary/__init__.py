@@ -232,7 +232,7 @@ class CanaryConfig(Config):
         if runs > MOST_MEMBERS:
             cause = f"a round would have {runs // seeds:,} arms x {seeds:,} seeds = {runs:,} runs at one time"
             raise Problems(
-                [f"{cause}, and Airflow maps at most {MOST_MEMBERS:,} tasks: lower arms, or name fewer seeds"]
+                [f"{cause}, of which at most {MOST_MEMBERS:,} are possible: lower arms, or name fewer seeds"]
             )
         return self
 
@@ -245,6 +245,11 @@ class CanaryConfig(Config):
         others = len(self.settings) or 1 + len(self.anchors) + self.arms
         runs = (2 + others) * len(self.seeds)
         return min(runs, int(self.budget.runs)) if self.budget.runs else runs
+
+    @property
+    def confirming_runs(self) -> int:
+        """The most runs of the confirmation: finalist, current mixture, its A/A arm, and two at a low learning rate."""
+        return (3 + 2 * self.lr_check) * self.confirmations
 
     @property
     def fresh_seeds(self) -> tuple[int, ...]:

@@ -108,5 +108,5 @@ class CycleCost:
         config = self.config
         first = first or 2 + (len(config.settings) or len(config.anchors) + config.arms)
         screening = (first + (config.screenings - 1) * config.arms) * len(config.seeds)
-        confirming = (3 + 2 * config.lr_check) * config.confirmations * self.confirming
+        confirming = config.confirming_runs * self.confirming
         return min(self.limit, screening + confirming)

@@ -11,6 +11,7 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from tasks.core.config import Config, Problems, SecretReference, require_absolute
+from tasks.core.stage_spec import MOST_MEMBERS
 from tasks.formats.web.url import web_parts
 
 METADATA_NAMES = frozenset(
@@ -141,7 +142,7 @@ class CrawlConfig(Config):
     exclude_pattern: str = ""
     """Regular expression that must not match anywhere in a URL; empty excludes none."""
 
-    partitions: int = Field(default=2, ge=1, le=1024)
+    partitions: int = Field(default=2, ge=1, le=MOST_MEMBERS)
     """Number of fetch partitions; a registered domain belongs to one. Fixed for the life of a crawl DB."""
 
     max_pages: int = Field(default=1000, ge=1)

@@ -54,20 +54,20 @@ def test_with_a_crawl_filters_apply_to_it_and_to_other_captures() -> None:
 @pytest.mark.parametrize(
     ("changes", "product"),
     [
-        ({"canary.arms": 300, "canary.seeds": [0, 1, 2, 3]}, "305 arms x 4 seeds = 1,220 runs"),
-        ({"canary.arms": 4, "canary.seeds": list(range(147))}, "9 arms x 147 seeds = 1,323 runs"),
+        ({"canary.arms": 3000, "canary.seeds": [0, 1, 2, 3]}, "3,005 arms x 4 seeds = 12,020 runs"),
+        ({"canary.arms": 4, "canary.seeds": list(range(1470))}, "9 arms x 1,470 seeds = 13,230 runs"),
     ],
 )
-def test_more_runs_of_a_round_than_airflow_maps_are_refused_with_the_product(
+def test_more_runs_of_a_round_than_a_stage_may_have_are_refused_with_the_product(
     changes: dict[str, Any], product: str
 ) -> None:
     assert refused(changes) == (
-        f"override: canary: a round would have {product} at one time, and Airflow maps at most 1,024 tasks: "
+        f"override: canary: a round would have {product} at one time, of which at most 10,000 are possible: "
         "lower arms, or name fewer seeds."
     )
     within = DEMO.override({**changes, "canary.budget": {"runs": 1000}})
     assert within.canary.runs_at_once == 1000, "the budget admits no more"
-    assert "crawl.partitions: Input should be less than or equal to 1024" in refused({"crawl.partitions": 1025})
+    assert "crawl.partitions: Input should be less than or equal to 10000" in refused({"crawl.partitions": 10_001})
 
 
 @pytest.mark.parametrize("name", ["team/guide", "a:b", "bob's", 'so "x"', "a`b", "../x", ".", " x", "x\n", "x" * 251])

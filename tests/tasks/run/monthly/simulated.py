@@ -57,6 +57,8 @@ class Calendar:
 
 QUARTER = Calendar(closed_from=2, taken_down_after=1, french_from=2, lost_from=3, farm_from=3)
 """All of it in three months."""
+PAIR = Calendar(closed_from=2, taken_down_after=1, french_from=2, lost_from=2, farm_from=2)
+"""All of it in two months."""
 
 _WORDS = {
     "en": """the river of the valley and that with have this from water light stone morning people house garden letter

@@ -28,7 +28,7 @@ from tasks.run.trace.trace import PageTrace, trace
 from tests.kills import finish_despite_kills, rounds
 from tests.tasks.run.monthly.simulated import QUARTER, Calendar, Living, SimulatedWeb, recipe_text
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(7200)]
+pytestmark = pytest.mark.timeout(7200)
 
 KEPT = Retention(versions=2, grace_days=0, warc_months=0)
 
@@ -43,6 +43,20 @@ def living(folder: Path, calendar: Calendar) -> Iterator[tuple[SimulatedWeb, Pat
         yield world, path
 
 
+def test_three_months_publish_what_is_new_and_ring_for_what_has_changed(tmp_path: Path) -> None:
+    with living(tmp_path, QUARTER) as (world, path):
+        recipe = Recipe.load(path)
+
+        def run(version: str) -> None:
+            assert not run_month(recipe, version)[1]
+            month_report(open_store(recipe), recipe, version)
+
+        months = Living(world, recipe, run)
+        months.run(3)
+    months.check()
+
+
+@pytest.mark.soak
 def test_a_year_keeps_what_is_new_rings_for_what_has_changed_and_removes_what_nothing_needs(tmp_path: Path) -> None:
     with living(tmp_path, Calendar()) as (world, path):
         recipe = Recipe.load(path)
@@ -99,6 +113,7 @@ def check_removed(store: Store, removed: dict[str, str]) -> None:
             artifact.read(path)
 
 
+@pytest.mark.soak
 def test_months_that_are_killed_at_random_moments_publish_the_same(tmp_path: Path) -> None:
     kills = 0
     for number, left in rounds():
