@@ -166,8 +166,8 @@ class Requests:
 
     Attributes:
         put: files, and records of parts and artifacts.
-        get: link files, by each update; index and logs, by publish and the update of their partition; records of all
-            segments, by each update.
+        get: index, links and logs, by publish and the update of their partition; by each update also the record, the
+            manifest and the targets that it owns, of all segments.
         head: of each file that is opened as a table.
     """
 
@@ -179,8 +179,8 @@ class Requests:
     def of(cls, plan: Plan) -> "Requests":
         """Returns the requests of a plan."""
         files, parts = plan.pages / plan.cycles / plan.pages_per_file, plan.partitions
-        put = 5 * files + parts * 4 * plan.requests_per_task
-        return cls(*(plan.cycles * one for one in (put, files * (parts + 3) + parts**2, files * (parts + 2))))
+        put = 5 * files + parts * 4 * plan.requests_per_task + parts**2
+        return cls(*(plan.cycles * one for one in (put, 4 * files + 3 * parts**2, 3 * files + parts**2)))
 
 
 @dataclass
@@ -259,7 +259,6 @@ def arithmetic(plan: Plan) -> Iterator[tuple[str, str, str]]:
     """Yields (what, how much, how it is computed)."""
     pages_per_s = plan.pages / (plan.days * 86400)
     parts, per_cycle = plan.partitions, plan.pages / plan.cycles
-    files = per_cycle / plan.pages_per_file
     db_tb = plan.pages * plan.known * plan.db_bytes / 1e12
     yield "pages per second, on the average", f"{pages_per_s:,.0f}", "pages / days"
     yield "URLs known at the end", f"{plan.pages * plan.known / 1e9:,.1f} G", "pages x known"
@@ -292,12 +291,12 @@ def arithmetic(plan: Plan) -> Iterator[tuple[str, str, str]]:
     kept = plan.cycles * db_tb / 2
     yield "crawl DB, all generations", f"{kept:,.1f} TB", "unless `gc` removes old ones"
     link_tb = per_cycle * plan.link_bytes / 1e12
-    yield "links read by all updates of a cycle", f"{parts * link_tb:,.1f} TB", f"{link_tb * 1e3:,.0f} GB by each"
-    yield "link files opened by one update", f"{files:,.0f}", "all of the cycle, for the rows of one partition"
+    yield "links read by all updates of a cycle", f"{2 * link_tb:,.2f} TB", "its own, and targets: at most as much"
+    yield "files of targets opened by one update", f"{parts:,.0f}", "one of each segment"
     yield "crawl DB read by publish, each cycle", f"{db_tb:,.2f} TB", "to count URLs by status; at the end"
     requests = Requests.of(plan)
     yield "PUT requests to the store", f"{requests.put / 1e6:,.0f} M", "5 per WARC file, and those of the tasks"
-    yield "GET requests", f"{requests.get / 1e6:,.0f} M", "each update reads every link file and segment record"
+    yield "GET requests", f"{requests.get / 1e6:,.0f} M", "each update reads three files of every segment"
     yield "HEAD requests", f"{requests.head / 1e6:,.0f} M", "one each time that a file is opened as a table"
     yield from _money(plan, fetching + generated + updated, kept, requests)
 
