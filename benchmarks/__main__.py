@@ -511,6 +511,18 @@ BENCHMARKS = (
         ),
     ),
     Benchmark(
+        "exchange",
+        "exchange runs",
+        "Requests and bytes of an exchange of runs between passes of `dedup`, level by level and flat",
+        lambda r: (
+            ", ".join(
+                f"to {to} {way['exponents']['get']:.2f} in parts"
+                for to, way in ((to, r[to]["levels"]) for to in ("buckets", "parts"))
+            )
+            + f"; look-ups flat {r['buckets']['flat']['exponents']['head']:.2f}, else none"
+        ),
+    ),
+    Benchmark(
         "walks",
         "walks",
         "The calls on the way of a URL, of a document, and of a query",
