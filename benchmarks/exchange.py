@@ -79,7 +79,7 @@ def count_requests() -> None:
         os.makedirs(store._base, exist_ok=True)
         store._fs.auto_mkdir = True
 
-    Store.__init__ = remote  # type: ignore[method-assign]
+    Store.__init__ = remote  # type: ignore[assignment, method-assign]
 
     def got(data: Any, store: Store, path: str, *_: Any) -> None:
         size = len(data) if isinstance(data, bytes) else store._fs.size(store._full(path))
