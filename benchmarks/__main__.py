@@ -514,12 +514,12 @@ BENCHMARKS = (
         "exchange",
         "exchange runs",
         "Requests and bytes of an exchange of runs between passes of `dedup`, level by level and flat",
-        lambda r: (
-            ", ".join(
-                f"to {to} {way['exponents']['get']:.2f} in parts"
-                for to, way in ((to, r[to]["levels"]) for to in ("buckets", "parts"))
+        lambda r: " and ".join(
+            f"{one['get'] + one['head']:,} requests {how}"
+            for one, how in (
+                (r["parts"]["levels"]["sizes"][2], f"to {r['parts']['levels']['sizes'][2]['parts']} parts"),
+                (r["parts"]["flat"]["sizes"][2], "flat"),
             )
-            + f"; look-ups flat {r['buckets']['flat']['exponents']['head']:.2f}, else none"
         ),
     ),
     Benchmark(
