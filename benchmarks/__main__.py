@@ -512,7 +512,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         "exchange",
-        "exchange runs",
+        "exchange",
         "Requests and bytes of an exchange of runs between passes of `dedup`, level by level and flat",
         lambda r: " and ".join(
             f"{one['get'] + one['head']:,} requests {how}"

@@ -1,6 +1,6 @@
 """Requests and bytes of the exchange of runs between passes against the number of parts, with as many rows in each.
 
-    python -m benchmarks.exchange runs                       one exchange, flat and level by level
+    python -m benchmarks.exchange                            one exchange, flat and level by level
     python -m benchmarks.exchange stages [--parts 32 128]    `dedup` and `consolidate` as wholes
 
 A folder counts as a remote store. `get` are reads of files and byte ranges, `head` are look-ups; the worker's cache has
