@@ -522,6 +522,18 @@ BENCHMARKS = (
         _scale,
     ),
     Benchmark(
+        "exchange",
+        "exchange",
+        "Requests and bytes of an exchange of runs between passes of `dedup`, level by level and flat",
+        lambda r: " and ".join(
+            f"{one['get'] + one['head']:,} requests {how}"
+            for one, how in (
+                (r["parts"]["levels"]["sizes"][2], f"to {r['parts']['levels']['sizes'][2]['parts']} parts"),
+                (r["parts"]["flat"]["sizes"][2], "flat"),
+            )
+        ),
+    ),
+    Benchmark(
         "walks",
         "walks",
         "The calls on the way of a URL, of a document, and of a query",

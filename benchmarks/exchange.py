@@ -1,6 +1,6 @@
 """Requests and bytes of the exchange of runs between passes against the number of parts, with as many rows in each.
 
-    python -m benchmarks.exchange runs                       one exchange, flat and level by level
+    python -m benchmarks.exchange                            one exchange, flat and level by level
     python -m benchmarks.exchange stages [--parts 32 128]    `dedup` and `consolidate` as wholes
 
 A folder counts as a remote store. `get` are reads of files and byte ranges, `head` are look-ups; the worker's cache has
@@ -79,7 +79,7 @@ def count_requests() -> None:
         os.makedirs(store._base, exist_ok=True)
         store._fs.auto_mkdir = True
 
-    Store.__init__ = remote  # type: ignore[method-assign]
+    Store.__init__ = remote  # type: ignore[assignment, method-assign]
 
     def got(data: Any, store: Store, path: str, *_: Any) -> None:
         size = len(data) if isinstance(data, bytes) else store._fs.size(store._full(path))

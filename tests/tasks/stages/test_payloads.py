@@ -121,9 +121,9 @@ def _consolidate(folder: Path, parts: int) -> None:
     )
     aligned = AlignedInputs(extracted, attributes, duplicates, extracted.store, "test/documents/dev")
     specs = [PartSpec(name, number) for number, name in enumerate(part_names(parts))]
-    keys = MANY << 32
-    merged = MergedRanges(RangeMerge("to-parts", DROPPED, read_run, keys), plan_levels("to-parts", MANY, MANY, keys, 1))
-    copies = Exchange(DROPPED, MANY, keys, read_run, merged=merged)
+    keys, read = MANY << 32, partial(read_run, DROPPED)
+    merged = MergedRanges(RangeMerge("to-parts", DROPPED, read, keys), plan_levels("to-parts", MANY, MANY, keys, 1))
+    copies = Exchange(DROPPED, MANY, keys, read, merged=merged)
     _weighed(partial(consolidate_part, ConsolidateConfig(), aligned.parts, copies), specs)
 
 
