@@ -511,6 +511,15 @@ BENCHMARKS = (
         ),
     ),
     Benchmark(
+        "accumulate",
+        "accumulate --before CHECKOUT",
+        "Reads of `encode` with `accumulate` by the number of earlier versions",
+        lambda r: (
+            f"{r['after']['rows'][-1]['requests']:,} reads of {r['after']['rows'][-1]['bytes'] / 1e6:.1f} MB after "
+            f"{r['after']['rows'][-1]['earlier']} versions, exponent {r['after']['exponents']['requests']}"
+        ),
+    ),
+    Benchmark(
         "walks",
         "walks",
         "The calls on the way of a URL, of a document, and of a query",
