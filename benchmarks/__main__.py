@@ -531,6 +531,14 @@ BENCHMARKS = (
                 (r["parts"]["levels"]["sizes"][2], f"to {r['parts']['levels']['sizes'][2]['parts']} parts"),
                 (r["parts"]["flat"]["sizes"][2], "flat"),
             )
+    ),
+    Benchmark(
+        "accumulate",
+        "accumulate --before CHECKOUT",
+        "Reads of `encode` with `accumulate` by the number of earlier versions",
+        lambda r: (
+            f"{r['after']['rows'][-1]['requests']:,} reads of {r['after']['rows'][-1]['bytes'] / 1e6:.1f} MB after "
+            f"{r['after']['rows'][-1]['earlier']} versions, exponent {r['after']['exponents']['requests']}"
         ),
     ),
     Benchmark(

@@ -1,26 +1,23 @@
-"""Reads of `encode` with `accumulate` by earlier versions; memory of the tokenizer's process by documents.
+"""Reads of `encode` with `accumulate` by the number of earlier versions.
 
     python -m benchmarks.accumulate [--before CHECKOUT]
 
-Versions: 8 new parts of 256 documents each, a quarter of which the version before has, after 1, 2, 4, 8 and 16 versions
-of as many; ranges have 8,192 keys. `requests` and `bytes` are reads of files or byte ranges by the stage, as a remote
-store would get them; `keys` those in files of keys, indexes of documents, and runs of merges. Copies of earlier shards
-are on the server and not counted. Sample: parts of 1,024 documents with a sample of 4,096 of them; `held` is the peak
-memory of the stage's process above its start, per kept document, and `sent` the pickled results of the parts; each
-part is a process of its own.
+8 new parts of 256 documents each, a quarter of which the version before has, after 1, 2, 4, 8 and 16 versions of as
+many; ranges have 8,192 keys. `requests` and `bytes` are reads of files or byte ranges by the stage, as a remote store
+would get them; those of `keys` are in files of keys, indexes of documents, and runs of merges. Copies of earlier shards
+are on the server and not counted.
 
-`--before` also measures the code of another checkout, in turn. `exponent` is the fit of log figure against log
-versions, or log documents. Writes `accumulate.json`.
+`--before` also measures the code of another checkout, which must give the same bytes. `exponents` are fits of log
+figure against log versions. Writes `accumulate.json`.
 """
 
 import json
 import math
 import os
-import pickle
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import linear_regression
 from typing import Any
@@ -42,7 +39,7 @@ from tasks.stages.tokens import EncodeConfig, TokenizerConfig, bpe, encode
 VERSIONS = (1, 2, 4, 8, 16)
 PARTS, DOCUMENTS = 8, 256
 RANGE_KEYS = 1 << 13
-SAMPLE_PARTS, SAMPLE_DOCUMENTS = (256, 512, 1024), 1024
+FIGURES = ("requests", "bytes", "keys_requests", "keys_bytes")
 _KEYS = ("keys/", "index/", "keys-merge", "known")
 
 
@@ -91,7 +88,7 @@ def versions() -> dict[str, Any]:
     key_index._RANGE_KEYS = RANGE_KEYS
     if known := sys.modules.get("tasks.stages.tokens.known"):
         vars(known)["_RANGE"] = RANGE_KEYS
-    counts = dict.fromkeys(("requests", "bytes", "keys_requests", "keys_bytes"), 0)
+    counts = dict.fromkeys(FIGURES, 0)
     rows = []
     with tempfile.TemporaryDirectory() as root:
         store, config, earlier = Store(root), EncodeConfig(accumulate=True, heldout_share=0), None
@@ -113,77 +110,6 @@ def versions() -> dict[str, Any]:
         return {"content": earlier.record.content, "rows": rows}
 
 
-class Drawn:
-    """Documents that are drawn when a part is read, with texts of 100 bytes."""
-
-    def __init__(self, parts: int) -> None:
-        self.address, self.folder = "drawn", self
-        self._parts = parts
-
-    def files(self, _: str) -> list[str]:
-        """Returns the numbers of the parts."""
-        return list(map(str, range(self._parts)))
-
-    def table(self, path: str, columns: list[str], filters: Any = None) -> pa.Table:
-        """Returns columns of a part."""
-        rows = range(int(path) * SAMPLE_DOCUMENTS, (int(path) + 1) * SAMPLE_DOCUMENTS)
-        ids = [document_id(str(row), "") for row in rows]
-        values = {
-            "id": ids,
-            "text": ["x" * 100] * len(ids),
-            "language": ["en"] * len(ids),
-            "source": ["web"] * len(ids),
-        }
-        table = pa.table({name: values[name] for name in dict.fromkeys([*columns, "id"])})
-        return (table if filters is None else table.filter(filters)).select(columns)
-
-
-class Forked(Engine):
-    """Runs each item in a process of its own; counts the pickled results."""
-
-    sent = 0
-
-    def map(self, fn: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-        """See `Engine.map`."""
-        for index, item in enumerate(items):
-            reader, writer = os.pipe()
-            if not os.fork():
-                with open(writer, "wb") as file:
-                    pickle.dump(fn(item), file)
-                os._exit(0)
-            os.close(writer)
-            with open(reader, "rb") as file:
-                data = file.read()
-            os.wait()
-            self.sent += len(data)
-            yield index, pickle.loads(data)
-
-
-def sample(parts: int) -> dict[str, Any]:
-    """Draws the sample in this process; returns memory and sent bytes."""
-    config, engine = TokenizerConfig(sample_bytes=100 * 4096), Forked()
-    draw: Any = getattr(sys.modules.get("tasks.stages.tokens.sample", bpe), "draw")  # noqa: B009
-    draw(Drawn(2), Engine(), config)  # builds tables
-    Path("/proc/self/clear_refs").write_text("5")
-    before = peak_bytes()
-    drawn = draw(Drawn(parts), engine, config)
-    documents = parts * SAMPLE_DOCUMENTS
-    held = max(0, peak_bytes() - before)
-    return {
-        "documents": documents,
-        "held_mb": round(held / 1e6, 1),
-        "held": round(held / documents, 1),
-        "sent": round(engine.sent / documents, 1),
-        "content": f"{len(drawn)} {hash(tuple(one.rank for one in drawn))}",
-    }
-
-
-def peak_bytes() -> int:
-    """Returns the peak memory of this process, without that of its children."""
-    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
-    return int(line.split()[1]) * 1024
-
-
 def measured(tree: Path, *arguments: str) -> dict[str, Any]:
     """Runs this file with the code of a checkout."""
     command = [sys.executable, str(Path(__file__).resolve()), *arguments]
@@ -194,9 +120,9 @@ def measured(tree: Path, *arguments: str) -> dict[str, Any]:
     return figures
 
 
-def exponent(rows: Sequence[dict[str, Any]], figure: str, by: str) -> float:
-    """Returns the slope of log figure over the log of `by`."""
-    x, y = ([math.log(max(1, row[name])) for row in rows] for name in (by, figure))
+def exponent(rows: Sequence[dict[str, Any]], figure: str) -> float:
+    """Returns the slope of log figure over log versions."""
+    x, y = ([math.log(row[name]) for row in rows] for name in ("earlier", figure))
     return round(linear_regression(x, y).slope, 3)
 
 
@@ -204,32 +130,23 @@ def main() -> None:
     """Measures this checkout, and another one in turn."""
     arguments = parser(__doc__)
     arguments.add_argument("--before", type=Path, help="another checkout")
-    arguments.add_argument("--one", nargs="*", help="one run in this process")
+    arguments.add_argument("--one", action="store_true", help="one run in this process")
     options = arguments.parse_args()
-    if options.one is not None:
-        print(json.dumps(versions() if options.one[0] == "versions" else sample(int(options.one[1]))))
+    if options.one:
+        print(json.dumps(versions()))
         return
     trees = {"after": ROOT, **({"before": options.before.resolve()} if options.before else {})}
-    figures: dict[str, Any] = {"versions": {}, "sample": {}}
-    for name, tree in trees.items():
-        figures["versions"][name] = {**(run := measured(tree, "--one", "versions"))}
-        figures["versions"][name]["exponents"] = {
-            figure: exponent(run["rows"], figure, "earlier")
-            for figure in ("requests", "bytes", "keys_requests", "keys_bytes")
-        }
-    for name in trees:
-        rows = [measured(trees[name], "--one", "sample", str(parts)) for parts in SAMPLE_PARTS]
-        figures["sample"][name] = {
-            "rows": rows,
-            "exponents": {figure: exponent(rows, figure, "documents") for figure in ("held_mb",)},
-        }
-    for what in (figures["versions"], figures["sample"]):
-        contents = [
-            json.dumps([row.pop("content") for row in of["rows"]]) if "content" not in of else of.pop("content")
-            for of in what.values()
-        ]
-        if len({*contents}) > 1:
-            raise RuntimeError("the other checkout gives other bytes")
+    keep_figures({name: measured(tree, "--one") for name, tree in trees.items()})
+
+
+def keep_figures(runs: Mapping[str, dict[str, Any]]) -> None:
+    """Writes the runs of all checkouts with their exponents; raises RuntimeError if their bytes differ."""
+    if len({run["content"] for run in runs.values()}) > 1:
+        raise RuntimeError("the other checkout gives other bytes")
+    figures = {
+        name: {"rows": run["rows"], "exponents": {figure: exponent(run["rows"], figure) for figure in FIGURES}}
+        for name, run in runs.items()
+    }
     keep("accumulate", figures)
 
 
