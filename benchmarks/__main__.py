@@ -150,6 +150,15 @@ BENCHMARKS = (
         ),
     ),
     Benchmark(
+        "one_process",
+        "one_process",
+        "Memory and CPU for a row of what one process does for a segment, a crawl or a part",
+        lambda r: (
+            f"{r['edges']['bytes']} bytes an edge of `rank`, {r['index_lines']['bytes']} a line of an index, "
+            f"{r['tombstones']['us']} us a tombstone"
+        ),
+    ),
+    Benchmark(
         "crawl_plan",
         "crawl_plan --pages 10e9 --days 30",
         "Resources of a large crawl: arithmetic on measured costs, and a model of hosts",
