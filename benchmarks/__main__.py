@@ -153,10 +153,7 @@ BENCHMARKS = (
         "one_process",
         "one_process",
         "Memory and CPU for a row of what one process does for a segment, a crawl or a part",
-        lambda r: (
-            f"{r['edges']['bytes']} bytes an edge of `rank`, {r['index_lines']['bytes']} a line of an index, "
-            f"{r['tombstones']['us']} us a tombstone"
-        ),
+        lambda r: ", ".join(f"{r[what]['bytes']} bytes a row of {what}" for what in ("links", "edges", "tombstones")),
     ),
     Benchmark(
         "crawl_plan",

@@ -1,12 +1,13 @@
 """Memory and CPU for a row, of work that one process does over all rows of a segment, a crawl or a part.
 
-    python -m benchmarks.one_process
+    python -m benchmarks.one_process [links] [edges] [index_lines] [hosts] [tombstones]
 
 Measures at two sizes, each in a fresh process: the targets of the links of a segment (`fetch`), the ranks of hosts from
 edges between them (`rank`), the sorted index of captures (`publish`), the sums of the hosts of four parts
 (`consolidate`), and the reading of tombstones (all that know takedowns). The inputs are made on disk first. `bytes` is
 the slope of the peak of resident memory between the two sizes, so it has no libraries; `us` are microseconds of CPU for
-a row of the larger size. Targets and hosts are queries with a limit of 1.2 GB. Linux only. Writes `one_process.json`.
+a row of the larger size. Targets and hosts are queries with a limit of 1.2 GB. Linux only. Writes `one_process.json`, and
+keeps the figures of what it does not measure.
 """
 
 import json
@@ -24,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks import crawldb
-from benchmarks.harness import keep, last_line, parser
+from benchmarks.harness import keep, last, last_line, parser
 from tasks.core.artifact import ArtifactId
 from tasks.core.stage import Output
 from tasks.core.store import Store
@@ -157,11 +158,12 @@ def _status(name: str) -> int:
 
 def main() -> None:
     """Measures all, writes the result."""
-    parser(__doc__).parse_args()
-    figures = {}
+    options = parser(__doc__)
+    options.add_argument("what", nargs="*", choices=[*SIZES, []], help="default: all")
+    chosen, figures = options.parse_args().what or [*SIZES], last("one_process")
     program = "import sys; from benchmarks import one_process; getattr(one_process, sys.argv[1])(*sys.argv[2:])"
-    for what, sizes in SIZES.items():
-        found = []
+    for what in chosen:
+        sizes, found = SIZES[what], []
         for rows in sizes:
             with tempfile.TemporaryDirectory() as root:
                 last_line(sys.executable, program, "make", what, root, str(rows))
@@ -173,8 +175,7 @@ def main() -> None:
             "bytes": round((large["bytes"] - small["bytes"]) / (sizes[1] - sizes[0])),
             "us": round(large["cpu_s"] / sizes[1] * 1e6, 2),
         }
-        print(what, figures[what], flush=True)
-    keep("one_process", figures)
+        keep("one_process", figures)
 
 
 if __name__ == "__main__":
