@@ -6,8 +6,8 @@ Measures at two sizes, each in a fresh process: the targets of the links of a se
 edges between them (`rank`), the sorted index of captures (`publish`), the sums of the hosts of four parts
 (`consolidate`), and the reading of tombstones (all that know takedowns). The inputs are made on disk first. `bytes` is
 the slope of the peak of resident memory between the two sizes, so it has no libraries; `us` are microseconds of CPU for
-a row of the larger size. Targets and hosts are queries with a limit of 1.2 GB. Linux only. Writes `one_process.json`, and
-keeps the figures of what it does not measure.
+a row of the larger size. Targets and hosts are queries with a limit of 1.2 GB. Linux only. Writes
+`one_process.json`, and keeps the figures of what it does not measure.
 """
 
 import json
