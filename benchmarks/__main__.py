@@ -155,6 +155,12 @@ BENCHMARKS = (
         ),
     ),
     Benchmark(
+        "one_process",
+        "one_process",
+        "Memory and CPU for a row of what one process does for a segment, a crawl or a part",
+        lambda r: ", ".join(f"{r[what]['bytes']} bytes a row of {what}" for what in ("links", "edges", "tombstones")),
+    ),
+    Benchmark(
         "crawl_plan",
         "crawl_plan --pages 10e9 --days 30",
         "Resources of a large crawl: arithmetic on measured costs, and a model of hosts",

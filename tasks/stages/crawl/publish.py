@@ -104,8 +104,8 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     output.log_file("domains.html", _write_report(output, [spec.payload.member for spec in partitions]))
     output.leave_out([spec.name for spec in partitions])
     size = pc.sum(manifest.column("bytes"), min_count=0).as_py()
-    names = sorted({name for record in records for name in record.metrics})
-    figures = {name: total(records, name) for name in names}
+    measured = sorted({name for record in records for name in record.metrics})
+    figures = {name: total(records, name) for name in measured}
     figures |= {"pages": float(captures), "warc_bytes": float(size)}
     return Report(figures, note=f"{captures} pages in {manifest.num_rows} files")
 

@@ -46,7 +46,7 @@ from tasks.stages.crawl.storage import crawldb, duck, fetchlist, fetchlog
 from tasks.stages.crawl.storage.crawldb import KnownUrls
 from tasks.stages.crawl.storage.fetchlog import FETCH_LOG, LINKS
 from tasks.stages.crawl.storage.segment import LINK, LOG
-from tasks.stages.crawl.storage.targets import TARGETS, targets_file
+from tasks.stages.crawl.storage.targets import TARGETS, targets_of
 
 VERSION = 6
 
@@ -243,7 +243,7 @@ def _attach_urls(connection: duckdb.DuckDBPyConnection, inputs: Inputs, member: 
     duck.view(connection, "log", [(own, path) for path in own.files(LOG)], FETCH_LOG)
     duck.view(connection, "listed", [(inputs["fetchlist"], fetchlist.URLS_FILE)])
     duck.view(connection, "seeds", [(inputs["seeds"], file_of(number_of(member)))])
-    targets = targets_file(number_of(member))
+    targets = targets_of(number_of(member))
     duck.view(
         connection, "links", [(one, path) for one in (*segments, *rendered) for path in one.files(targets)], TARGETS
     )

@@ -1,14 +1,13 @@
-"""Targets of the links of a segment, one file for each partition that owns some of them.
+"""Targets of the links of a segment, in files of their own for each partition that owns some of them.
 
 Written at the end of a fetch, and of rendering, from the link files of the artifact, one for each WARC file. So the
-update of a partition reads one file of each segment, instead of the links of all WARC files.
+update of a partition reads one file of each segment (more if that has many), instead of the links of all WARC files.
 """
 
 from collections.abc import Iterator
 
 import duckdb
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tasks.core.queries import connect
 from tasks.core.remote import concurrently
@@ -33,14 +32,15 @@ _QUERY = """
 SELECT partition, key, min(url) AS url, min(depth) AS depth, min(seen) AS seen, max(lastmod) AS lastmod
 FROM links WHERE depth <= {max_depth} GROUP BY partition, key ORDER BY partition, key
 """
-_ROWS = 1 << 16
+_ROWS, _MOST_ROWS = 1 << 16, 1 << 18
+"""Rows that are read at a time, and about the most of a file."""
 _IN_FLIGHT = 8
-"""Files that are written at a time; up to twice as many are in memory."""
+"""Files that are written at a time; up to twice as many are in memory, some 25 MB each."""
 
 
-def targets_file(partition: int) -> str:
-    """Returns the file of the targets that a partition owns (TARGETS, sorted by key); absent if there are none."""
-    return f"targets/p{partition}.parquet"
+def targets_of(partition: int) -> str:
+    """Returns the beginning of the paths of the targets that a partition owns (TARGETS, sorted by key)."""
+    return f"targets/p{partition}-"
 
 
 def write_targets(output: Output, max_depth: int) -> None:
@@ -57,24 +57,27 @@ def write_targets(output: Output, max_depth: int) -> None:
     with connect(output.scratch) as connection, output.part(TARGETS_PART) as part:
         duck.view(connection, "links", links, LINKS)
 
-        def write(item: tuple[int, pa.Table]) -> None:
-            part.write_table(targets_file(item[0]), item[1])
+        def write(file: tuple[str, pa.Table]) -> None:
+            part.write_table(*file)
 
-        for _ in concurrently(write, _by_partition(connection, _QUERY.format(max_depth=max_depth)), _IN_FLIGHT):
+        for _ in concurrently(write, _by_file(connection, _QUERY.format(max_depth=max_depth)), _IN_FLIGHT):
             pass
 
 
-def _by_partition(connection: duckdb.DuckDBPyConnection, query: str) -> Iterator[tuple[int, pa.Table]]:
-    """Yields the rows of each partition (TARGETS) of a query that is sorted by partition."""
+def _by_file(connection: duckdb.DuckDBPyConnection, query: str) -> Iterator[tuple[str, pa.Table]]:
+    """Yields the files to write (TARGETS) with their paths, of a query that is sorted by partition."""
     pending: list[pa.Table] = []
-    owner = -1
+    owner, number = -1, 0
     for batch in connection.sql(query).to_arrow_reader(_ROWS):
-        rows = pa.Table.from_batches([batch])
-        for number in rows.column("partition").unique().to_pylist():
-            if pending and number != owner:
-                yield owner, pa.concat_tables(pending).combine_chunks()
-                pending = []
-            owner = number
-            pending.append(rows.filter(pc.equal(rows.column("partition"), number)).select(TARGETS.names).cast(TARGETS))
+        rows, at = pa.Table.from_batches([batch]), 0
+        for run in rows.column("partition").value_counts().to_pylist():  # in the order of the rows, which are sorted
+            full = sum(map(len, pending)) >= _MOST_ROWS
+            if pending and (full or run["values"] != owner):
+                yield f"{targets_of(owner)}{number:05d}.parquet", pa.concat_tables(pending).combine_chunks()
+                pending, number = [], number + 1
+            if run["values"] != owner:
+                owner, number = run["values"], 0
+            pending.append(rows.slice(at, run["counts"]).select(TARGETS.names).cast(TARGETS))
+            at += run["counts"]
     if pending:
-        yield owner, pa.concat_tables(pending).combine_chunks()
+        yield f"{targets_of(owner)}{number:05d}.parquet", pa.concat_tables(pending).combine_chunks()
