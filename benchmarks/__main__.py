@@ -537,6 +537,7 @@ BENCHMARKS = (
                 (r["parts"]["levels"]["sizes"][2], f"to {r['parts']['levels']['sizes'][2]['parts']} parts"),
                 (r["parts"]["flat"]["sizes"][2], "flat"),
             )
+        ),
     ),
     Benchmark(
         "accumulate",
