@@ -511,6 +511,16 @@ BENCHMARKS = (
         ),
     ),
     Benchmark(
+        "records",
+        "records",
+        "Bytes, CPU time and memory of the records of 1,000 to 100,000 parts: of the commit, and of what readers open",
+        lambda r: (
+            f"of {r['sizes'][-1]['parts']:,} parts, one is read with {r['sizes'][-1]['part']['bytes'] / 1e6:.1f} MB "
+            f"and {r['sizes'][-1]['part']['cpu_s']:.2f} CPU-seconds, all with "
+            f"{r['sizes'][-1]['all']['bytes'] / 1e6:.0f} MB and {r['sizes'][-1]['all']['cpu_s']:.1f}"
+        ),
+    ),
+    Benchmark(
         "walks",
         "walks",
         "The calls on the way of a URL, of a document, and of a query",
