@@ -546,6 +546,15 @@ BENCHMARKS = (
         lambda r: (
             f"{r['after']['rows'][-1]['requests']:,} reads of {r['after']['rows'][-1]['bytes'] / 1e6:.1f} MB after "
             f"{r['after']['rows'][-1]['earlier']} versions, exponent {r['after']['exponents']['requests']}"
+    ),
+    Benchmark(
+        "records",
+        "records",
+        "Bytes, CPU time and memory of the records of 1,000 to 100,000 parts: of the commit, and of what readers open",
+        lambda r: (
+            f"of {r['sizes'][-1]['parts']:,} parts, one is read with {r['sizes'][-1]['part']['bytes'] / 1e6:.1f} MB "
+            f"and {r['sizes'][-1]['part']['cpu_s']:.2f} CPU-seconds, all with "
+            f"{r['sizes'][-1]['all']['bytes'] / 1e6:.0f} MB and {r['sizes'][-1]['all']['cpu_s']:.1f}"
         ),
     ),
     Benchmark(

@@ -8,7 +8,6 @@ A dataset is an artifact without its version: namespace `s3://bucket` or `file`,
 `version` has the version, of inputs and outputs, so the events have the same edges as the ledger.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -134,16 +133,14 @@ def _schema_of(artifact: "Artifact") -> "pa.Schema | None":
     from tasks.core.errors import InputError
     from tasks.core.parquet import schema
 
-    files = [file for file in artifact.entries() if file.path.endswith(".parquet")]
-    folders = defaultdict(list)
-    for file in files:
-        folders[file.path.rpartition("/")[0]].append(file)
-    complete = [some for some in folders.values() if sum(file.rows or 0 for file in some) == artifact.record.rows_out]
-    if not complete:
+    folders = artifact.parts.folders()
+    complete = [name for name, total in folders.items() if total.rows == artifact.record.rows_out]
+    firsts = (next(artifact.entries(name)).path for name in sorted(complete, key=lambda name: -folders[name].bytes))
+    path = next((path for path in firsts if path.endswith(".parquet")), None)
+    if path is None:
         return None
-    largest = max(complete, key=lambda some: sum(file.bytes for file in some))
     try:
-        with artifact.open(largest[0].path) as opened:
+        with artifact.open(path) as opened:
             return schema(opened)
     except InputError:
         return None

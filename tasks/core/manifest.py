@@ -5,7 +5,7 @@ files, bytes, rows and identity of each folder. So counts, sizes and identities 
 file from one manifest, and only who reads all parts reads all manifests. A manifest is named after the hash of its
 bytes, so of two attempts at the same commit none overwrites what the other wrote. It has a row per part:
 
-    name, rows_in, rows_out, rejected, metrics, files: list of (path, bytes, sha256, rows, tokens, folder)
+    name, rows_in, rows_out, rejected, metrics, files: list of (path, bytes, sha256, rows, tokens)
 
 The identity of a set of files (`digest`) is the sum of the hashes of path and content of each, modulo 2**256. Unlike a
 hash of a list it does not depend on which part and manifest has a file, and those of groups and folders can be added.
@@ -51,8 +51,7 @@ _MODULUS = 1 << 256
 class FileEntry(Config):
     """One file of a part: path relative to the artifact, size in bytes, sha256 (hex), and rows if the file has rows.
 
-    `tokens` is the number of tokens in the rows of a token shard. `folder` is the folder of another artifact, relative
-    to the store's root, if the file is there: a part that was carried from it; "" if the file is in the artifact's own.
+    `tokens` is the number of tokens in the rows of a token shard.
     """
 
     path: str
@@ -60,7 +59,6 @@ class FileEntry(Config):
     sha256: str
     rows: int | None = None
     tokens: int | None = Field(default=None, exclude_if=lambda tokens: tokens is None)
-    folder: str = Field(default="", exclude_if=lambda folder: not folder)
 
 
 class PartRecord(Config):
@@ -138,7 +136,6 @@ _FILE = pa.struct(
         pa.field("sha256", pa.binary(32), nullable=False),
         pa.field("rows", pa.int64()),
         pa.field("tokens", pa.int64()),
-        pa.field("folder", pa.string(), nullable=False),
     ]
 )
 _SCHEMA = pa.schema(
@@ -174,7 +171,6 @@ class Group:
             "sha256": [bytes.fromhex(entry.sha256) for entry in files],
             "rows": [entry.rows for entry in files],
             "tokens": [entry.tokens for entry in files],
-            "folder": [entry.folder for entry in files],
         }
         struct = pa.StructArray.from_arrays(
             [pa.array(columns[one.name], one.type) for one in _FILE], fields=list(_FILE)
@@ -250,11 +246,10 @@ class Group:
 
 
 def _entries(files: pa.StructArray) -> list[FileEntry]:
-    path, size, sha, rows, tokens, folder = (files.field(one.name).to_pylist() for one in _FILE)
+    path, size, sha, rows, tokens = (files.field(one.name).to_pylist() for one in _FILE)
     entries = []
-    for p, b, h, r, t, f in zip(path, size, sha, rows, tokens, folder, strict=True):
-        # Fields that are not given take no memory.
-        more: dict[str, Any] = ({} if t is None else {"tokens": t}) | ({"folder": f} if f else {})
+    for p, b, h, r, t in zip(path, size, sha, rows, tokens, strict=True):
+        more = {} if t is None else {"tokens": t}  # a field that is not given takes no memory
         entries.append(FileEntry(path=p, bytes=b, sha256=h.hex(), rows=r, **more))
     return entries
 
@@ -376,6 +371,14 @@ class Parts:
                     found = self._group(at).entries(prefixes)
                     total += Total.of(entry for entry in found if entry.path.startswith(folder))
         return total
+
+    def folders(self) -> dict[str, Total]:
+        """Returns the total of each folder ("documents/"), and of each file outside folders by its name."""
+        totals: dict[str, Total] = {}
+        for below in (one.folders for one in self._manifests):
+            for folder, total in below.items():
+                totals[folder] = totals.get(folder, Total()) + total
+        return dict(sorted(totals.items()))
 
     def groups(self, prefixes: tuple[str, ...] = ("",)) -> Iterator[Group]:
         """Yields the groups that may have files below one of `prefixes`; reads several at a time."""

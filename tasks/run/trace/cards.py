@@ -140,7 +140,7 @@ def _settings(limits: Mapping[str, Any]) -> str:
 
 def _funnel(artifacts: Artifacts) -> list[str]:
     documents = artifacts.get("documents")
-    if documents is None or "funnel.parquet" not in documents.files(""):
+    if documents is None or not documents.files("funnel.parquet"):
         return []
     rows = totals(documents.table("funnel.parquet"), ["step", "reason"])
     cells = [[row["step"], row["reason"], f"{row['documents']:,}"] for row in rows if row["step"] in STEPS]

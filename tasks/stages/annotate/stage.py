@@ -214,8 +214,8 @@ def _refuse_poison(
     """Raises InputError if annotators failed on more documents than `max_bad_share` allows, over all groups."""
     failing: dict[str, str] = {}
     for name in groups:
-        records = existing[name].parts if name in existing else missing[name].committed.values()
-        if bad := total(records, POISON):
+        group = existing.get(name)
+        if bad := group.record.metrics.get(POISON, 0) if group else total(missing[name].committed.values(), POISON):
             failing[f"{name} on {bad:.0f}"] = (existing.get(name) or missing[name]).address.path
     bad = rows = 0
     for part in parts if failing else ():

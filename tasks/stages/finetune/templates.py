@@ -54,7 +54,7 @@ def imported_record(tokenizer: Artifact, date: str = "") -> dict[str, Any] | Non
     Raises:
         InputError: it is not a Jinja template.
     """
-    if FILE not in tokenizer.files(""):
+    if FILE not in tokenizer.files(FILE):
         return None
     named = json.loads(tokenizer.read(_TOKENIZER_CONFIG))
     tokens = {name: named[name] for name in ("bos_token", "eos_token") if name in named}
