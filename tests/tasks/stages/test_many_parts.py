@@ -19,7 +19,7 @@ KILLED_AT = {"extracted": 0.5, "attributes": 0.5, "duplicates": 1.0, "documents"
 pytestmark = pytest.mark.timeout(24 * 3600)
 
 
-@pytest.mark.parametrize(("kinds", "parts"), soak_but({0}, [(["extracted"], 8), (list(KILLED_AT), 100)]))
+@pytest.mark.parametrize(("kinds", "parts"), soak_but({0}, [(["extracted"], 24), (list(KILLED_AT), 100)]))
 def test_a_stage_killed_at_half_resumes_and_ends_with_the_bytes_of_an_undisturbed_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kinds: list[str], parts: int
 ) -> None:
