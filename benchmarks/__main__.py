@@ -383,6 +383,25 @@ BENCHMARKS = (
         ),
     ),
     Benchmark(
+        "control_data",
+        "control_data",
+        "What a rank of 2,048 reads and holds before its first batch, up to 15 T tokens",
+        lambda r: (
+            f"{r['sizes'][-1]['grown_bytes'] / 1e6:.0f} MB of memory, {r['sizes'][-1]['read_bytes'] / 1e6:.1f} MB in "
+            f"{r['sizes'][-1]['requests']} requests"
+        ),
+    ),
+    Benchmark(
+        "read_order",
+        "read_order",
+        "Bytes fetched by the order of reading, and mixing, beside a permutation of single sequences",
+        lambda r: ", ".join(
+            f"{method} {cells['before']:.1f} to {cells['now']:.2f} bytes per byte used"
+            for method, row in r["reads"].items()
+            for cells in [row["fetched_per_byte_used"]["one source, 1 nodes"]]
+        ),
+    ),
+    Benchmark(
         "loader",
         "loader [--tokens 64] [--without-peers]",
         "The token loader from disk and from S3, against mosaicml-streaming and litdata",

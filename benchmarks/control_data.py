@@ -5,8 +5,8 @@
 Sequences of 4,096 tokens in parts of 2**28 tokens, shards of 32 M tokens. Tables and summary are those of a whole plan;
 of arrays and shards only those exist that the first batch of one rank reads, and the shards have no bytes but zeros. A
 fresh process opens the run from an S3 server on loopback and loads its microbatch of step 0. Memory is the growth of
-its peak from the time when all modules are loaded; bytes are those of all answers. The records are heads without parts:
-those of shards and plan are not read. Writes `control_data.json`, with the exponent of each figure in the tokens.
+its peak from the time when all modules are loaded; bytes are those of all answers. The records are heads without
+parts: the parts of shards and plan are not read. Writes `control_data.json`, with the exponents in the tokens.
 """
 
 import io

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from itertools import repeat
 from pathlib import Path
@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from benchmarks.harness import keep, parser
 from benchmarks.range_server import served
 from tasks.core import ranges
-from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.artifact import Artifact, ArtifactId, FileEntry, PartRecord
 from tasks.core.commit import commit
 from tasks.core.config import Config, canonical_json
 from tasks.core.engine import open_engine
@@ -37,6 +37,7 @@ from tasks.formats.documents.document import document_id
 from tasks.formats.documents.key_index import ID, URL, keys_of, merge, write_part_keys
 from tasks.formats.tokens.index import IndexedShard, write_index
 from tasks.formats.tokens.plan import array_name, arrays_of, write_array
+from tasks.formats.tokens.plan_tables import part_row, shard_rows, write_tables
 from tasks.formats.tokens.shard import ShardEntry, ShardSet, TokenFormat, shard_name, write_shard
 from tasks.stages.consolidate.stage import KEPT_SCHEMA, REJECTED
 from tasks.stages.tokens import TokenizerConfig
@@ -183,25 +184,32 @@ def table(rows: list[tuple[str, str]], schema: pa.Schema, constant: Mapping[str,
     return pa.table([columns[field.name] for field in schema], schema=schema)
 
 
-def make_plan(output: Output, shards: ShardSet) -> int:
+def make_plan(output: Output, shards: ShardSet, records: Iterable[PartRecord]) -> int:
     """Writes a plan of one part; returns its sequences."""
     names, columns = shards.all_names, []
     for number, shard in enumerate(map(shards.shard, names)):
         place = (np.full(shard.rows, number), np.arange(shard.rows))
         columns.append((*place, shard.token_offsets, shard.lengths))
     packed = concat(Documents(*map(np.concatenate, zip(*columns, strict=True))), SEQ_LEN)
-    parts = {"web": [{"sequences": len(packed.lengths), "first_shard": 0, "last_shard": len(names) - 1}]}
     with output.part("web", conserved=False) as part:
         for array, values in arrays_of(packed.slices, packed.lengths):
             with ranges.checksummed_file(part, f"plan/{array_name('web', 0, array)}", len(values)) as file:
                 write_array(file, values)
+        files = {file.path: file for file in part.record(conserved=False).files}
+
+        def entry(array: str) -> tuple[FileEntry, FileEntry]:
+            path = f"plan/{array_name('web', 0, array)}"
+            return files[path], files[ranges.checksums_path(path)]
+
+        row = part_row(0, len(packed.lengths), (0, len(names) - 1), entry)
+        tables = write_tables(part, shard_rows(records, names), [row])
         with part.file("plan/summary.json") as file:
             summary = {
                 "seq_len": SEQ_LEN,
                 "by": "source",
                 **FMT.__dict__,
-                "shards": names,
-                "parts": parts,
+                "parts": {"web": [0, 1]},
+                **tables,
                 "sequences": {"web": len(packed.lengths)},
             }
             file.write(canonical_json(summary).encode())
@@ -212,7 +220,7 @@ def finish(outputs: dict[str, Output], shards: ShardSet) -> None:
     """Writes tokenizer, plan and checkpoint, and commits all."""
     with outputs["tokenizer"].part("tokenizer.json", conserved=False) as part, part.file("tokenizer.json") as file:
         file.write(train(["some text"] * 9, TokenizerConfig(vocab_size=300)).to_str().encode())
-    sequences = make_plan(outputs["plan"], shards)
+    sequences = make_plan(outputs["plan"], shards, outputs["shards"].committed.values())
     run = {"weights": {"web": 1.0}, "sequences": {"web": sequences}, "batch_size": BATCH, "seed": 0, "seq_len": SEQ_LEN,
            "steps": STEPS, "checkpoint_steps": [STEPS // 2, STEPS]}  # fmt: skip
     with outputs["checkpoint"].part("model", conserved=False) as part:

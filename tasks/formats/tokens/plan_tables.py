@@ -20,7 +20,7 @@ from typing import Any, Final, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.core.artifact import Artifact, ArtifactFolder, FileEntry
+from tasks.core.artifact import ArtifactFolder, FileEntry, PartRecord
 from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError
 from tasks.core.open_files import exhausted, load_array
@@ -144,12 +144,12 @@ class ShardNames(Sequence[str]):
         return found if found < len(self) and self[found] == name else None
 
 
-def shard_rows(artifact: Artifact, names: Sequence[str]) -> tuple[NDArray[Any], list[str]]:
-    """Returns the table of shards, sorted by name as they are, and the folders to which it refers."""
+def shard_rows(records: Iterable[PartRecord], names: Sequence[str]) -> tuple[NDArray[Any], list[str]]:
+    """Returns the table of some shards of an artifact with these parts, in the order of names, and its folders."""
     dtype = shard_dtype(max(len(name.encode()) for name in names))
     table, folders = np.zeros(len(names), dtype), {"": 0}
     numbers = {name: number for number, name in enumerate(names)}
-    for part in artifact.parts:
+    for part in records:
         files = {entry.path: entry for entry in part.files}
         for name in (name for path in files if (name := _shard_of(path)) in numbers):
             entry, sums = files[shard_path(name)], files[checksums_path(shard_path(name))]

@@ -96,15 +96,15 @@ class Permutations:
         self._tables = np.array(tables, dtype=np.int64).T
         # Networks of the sequences that are permuted one by one, then those of the blocks of the tables.
         in_blocks = [number for number, table in enumerate(tables) if table.body]
-        blocks = [tables[number].body // tables[number].base for number in in_blocks]
+        blocks = [int(tables[number].body // tables[number].base) for number in in_blocks]
         self._networks = _Networks.of(
-            [max(1, table.size - table.body) for table in tables] + blocks,
+            [max(1, int(table.size - table.body)) for table in tables] + blocks,
             [*keys, *(f"{keys[number]}/blocks" for number in in_blocks)],
         )
         self._place = np.zeros(len(tables), np.int64)
         self._place[in_blocks] = np.arange(len(in_blocks))
         self._within = _Networks.of(
-            [tables[number].base for number in in_blocks], [f"{keys[number]}/within" for number in in_blocks]
+            [int(tables[number].base) for number in in_blocks], [f"{keys[number]}/within" for number in in_blocks]
         )
 
     def apply(self, numbers: NDArray[np.int64], positions: NDArray[np.integer]) -> NDArray[np.int64]:

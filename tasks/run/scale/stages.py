@@ -511,7 +511,10 @@ def encode(corpus: Corpus) -> Need:
 
 
 def pack(corpus: Corpus) -> Need:
-    """The plan. Shards are counted by the record; workers read the index of documents by ranges, and no tokens."""
+    """The plan. Shards are counted by the record; workers read the index of documents by ranges, and no tokens.
+
+    Its own process writes the two tables of shards and parts, each with its checksums: 4 more files.
+    """
     return _over_shards(corpus, "pack", _PACKED_TOKENS, 6, (corpus.kept * _INDEXED, None), None, None)
 
 

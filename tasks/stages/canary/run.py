@@ -46,7 +46,7 @@ from tasks.trainer.logs import BPB
 from tasks.trainer.spec import make_spec, mix
 
 __all__ = ["HOOKS", "VERSION", "run"]
-VERSION = 3
+VERSION = 4
 _CURVE_POINTS = 50
 
 

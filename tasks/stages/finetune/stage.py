@@ -39,7 +39,7 @@ from tasks.trainer.place import TrainPlace
 from tasks.trainer.spec import tuning_spec
 from tasks.trainer.tuning.config import FinetuneConfig, unsupported_settings
 
-VERSION = 3
+VERSION = 4
 
 
 def run(config: FinetuneConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:

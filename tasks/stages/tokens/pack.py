@@ -226,7 +226,7 @@ def run(config: PackConfig, inputs: Inputs, output: Output, engine: Engine) -> R
         )
     if SUMMARY_PART not in output.committed:
         with output.part(SUMMARY_PART, conserved=False) as part:
-            rows = shard_rows(artifact, shards.all_names)
+            rows = shard_rows(artifact.parts, shards.all_names)
             tables = write_tables(part, rows, _part_rows(jobs, counts, {record.name: record for record in records}))
             fmt = _format(artifact, shards.all_names[0])
             content = {**_summary(config, shards, fmt, jobs, counts), **tables}

@@ -38,7 +38,7 @@ from tasks.trainer.spec import epochs, make_spec, open_plan
 
 log = logging.getLogger("sluice.train")
 
-VERSION = 3
+VERSION = 4
 
 
 def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:

@@ -17,9 +17,10 @@ from tasks.core.stage import Inputs
 from tasks.core.store import Store
 from tasks.formats.tokens.shard import ShardSet
 from tasks.trainer.config import TrainSpec
+from tasks.trainer.data import batches
 from tasks.trainer.data.batches import Batch, Batches, Loader
 from tasks.trainer.model.loss import IGNORED
-from tasks.trainer.spec import make_spec
+from tasks.trainer.spec import make_spec, open_artifact
 from tests.corpora import Made, corpus, tokens_in
 from tests.s3_server import S3Server
 from tests.tasks.trainer.small_run import small_config, small_spec
@@ -255,6 +256,17 @@ def test_only_records_and_the_summary_are_read_before_the_first_step(
     Batches(remote)
     # Two records and the summary of the plan.
     assert s3.faults.requests - before == 3
+
+
+def test_a_rank_needs_no_parts_of_the_records_of_shards_and_plan(
+    spec: TrainSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Batches(spec)
+    monkeypatch.setattr(batches, "open_artifact", lambda given: open_artifact(given).limited_to([]))
+    head = Batches(spec)
+    assert not head.shards.files()
+    assert head.microbatches(1, [3])[3].tokens.equal(whole.microbatches(1, [3])[3].tokens)
+    assert (head.slices(1), head.documents(1)) == (whole.slices(1), whole.documents(1))
 
 
 def flip(path: Path, at: int) -> None:
