@@ -21,22 +21,11 @@ from operators.dags import for_each_recipe
 from operators.dask_stage import made_variants
 from operators.forms import dag_settings
 from operators.gate import CanaryGate, ReportApproval
-from operators.places import training_operator
+from operators.places import small_runs
 from operators.recipes import asset, assets_of
-from operators.stage import StageOperator, member_lists, numbered
+from operators.stage import StageOperator, member_lists
 
 FORM = {"canary.steps": "Training steps of each small run."}
-
-
-def small_runs(recipe, stage: str, lists):
-    """Returns the tasks of a stage of small trainings, one for each of `lists`, mapped over its members."""
-    operator = training_operator(recipe, gang=False)
-    settings = {"recipe": recipe.name, "stage": stage, "pool": "gpu", **assets_of(recipe, stage)}
-    settings["map_index_template"] = "{{ task.member }}"
-    return [
-        operator.partial(task_id=numbered(stage, batch), **settings).expand(member=listed.output)
-        for batch, listed in enumerate(lists)
-    ]
 
 
 @for_each_recipe("canary", form=FORM)

@@ -104,7 +104,7 @@ def made_variants(recipe: Recipe) -> list[TaskGroup]:
     # Imported here: it imports operators that no recipe needs (0.03 CPU-seconds).
     from airflow.sdk import task_group
 
-    most = 1 + len(recipe.canary.settings)
+    most = 1 + len(recipe.field("canary.settings"))
     lists = member_lists(most, task_id="variants", recipe=recipe.name, stage="variants")
     every = {**_common(recipe), "map_index_template": "{{ task.variant }}"}
 

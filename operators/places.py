@@ -3,9 +3,11 @@
 The stage, its arguments and its artifact are the same with each.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from operators.stage import StageOperator
+from operators.recipes import assets_of
+from operators.stage import MembersOperator, StageOperator, numbered
 from tasks.run.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -32,3 +34,14 @@ def training_operator(recipe: Recipe, *, gang: bool = True) -> "type[StageOperat
     if not gang or place.nodes <= 1:
         return GpuPodOperator
     return TrainJobOperator if place.gang == "trainjob" else JobSetOperator
+
+
+def small_runs(recipe: Recipe, stage: str, lists: Sequence[MembersOperator]) -> list[Any]:
+    """Returns the tasks of a stage of small trainings, one for each of `lists`, mapped over its members."""
+    operator = training_operator(recipe, gang=False)
+    settings = {"recipe": recipe.name, "stage": stage, "pool": "gpu", **assets_of(recipe, stage)}
+    settings["map_index_template"] = "{{ task.member }}"
+    return [
+        operator.partial(task_id=numbered(stage, batch), **settings).expand(member=listed.output)
+        for batch, listed in enumerate(lists)
+    ]

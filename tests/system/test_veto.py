@@ -1,6 +1,6 @@
 """A person vetoes the decision of a canary DAG in the browser, thinks again, and the same run goes on to its end.
 
-The next cycle then starts from the decision.
+The next run of the DAG then starts from the decision.
 """
 
 import json
@@ -13,8 +13,7 @@ import pytest
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.store import Store
-from tasks.run.recipe import Recipe, find_recipe
-from tasks.run.result import StageResult
+from tasks.run.recipe import find_recipe
 from tasks.run.runner import run_stage
 from tasks.run.tracking import TrackingContext
 from tests.system.browser import logged_in, needs_chromium, trigger
@@ -35,14 +34,8 @@ def page(stack) -> Iterator["playwright.Page"]:
 
 
 @pytest.fixture(scope="module")
-def recipe(stack) -> Recipe:
-    """The recipe `vetoed` with the store of the stack."""
-    return find_recipe("vetoed").override({"place.store": str(stack.home.root / "store")})
-
-
-@pytest.fixture(scope="module")
-def trained(stack, recipe) -> None:
-    """Its tokens and canaries, made in this process, which the tasks of the DAG find; its training does not start."""
+def tokens(stack) -> None:
+    """The tokens of the recipe `vetoed`, made in this process; its training does not start."""
     stack.pause("vetoed.pretrain", True)
     folder, draw = Path(os.environ["SLUICE_RECIPES"]) / "vetoed", random.Random(5)
     for source in ("verse", "notes"):
@@ -51,16 +44,9 @@ def trained(stack, recipe) -> None:
         for number in range(12):
             text = f"the and of {number} {' '.join(draw.choices(words, k=90))}.\n"
             (folder / source / f"{number}.txt").write_text(text)
+    recipe = find_recipe("vetoed").override({"place.store": str(stack.home.root / "store")})
     for stage in (*recipe.stages("corpus"), *recipe.stages("tokens")):
-        run(recipe, stage)
-    for lists, trains, member in (("arms", "canary", "round-1"), ("finalist", "confirm", "")):
-        for small in run(recipe, lists, member).members:
-            run(recipe, trains, small)
-
-
-def run(recipe: Recipe, stage: str, member: str = "", version: str = VERSION) -> StageResult:
-    """Runs a stage in this process."""
-    return run_stage(recipe, stage, version=version, member=member, tracking=TrackingContext("", recipe.name))
+        run_stage(recipe, stage, version=VERSION, tracking=TrackingContext("", recipe.name))
 
 
 def answer(page, run: str, option: str) -> None:
@@ -79,21 +65,21 @@ def events_of_the_mixture(stack) -> int:
     return len(stack.airflow.pages("/assets/events", "asset_events", asset_id=asset["id"]))
 
 
-def begun_after(stack, recipe: Recipe) -> dict:
+def begun_after(stack) -> dict:
     """What the next cycle registers before its first run; it has the same tokens, and ends there."""
     for kind in ("plan", "shards"):
         stack.copy(f"vetoed/{kind}/{VERSION}", f"vetoed/{kind}/{NEXT}")
-    run(recipe, "arms", "round-1", NEXT)
+    run_id = stack.airflow.trigger(DAG, {"version": NEXT})
+    stack.done(DAG, run_id, "round_1.arms")
+    stack.stop(DAG, run_id)
     return json.loads(stack.artifact("vetoed/arms/round-1", NEXT).read("cycle.json"))
 
 
-def test_a_vetoed_decision_starts_no_training_until_it_is_approved_and_then_the_next_cycle(
-    stack, recipe, trained, page
-) -> None:
+def test_a_vetoed_decision_starts_no_training_until_it_is_approved_and_then_the_next_cycle(stack, tokens, page) -> None:
     trigger(stack, page, DAG, {"version": VERSION})
     (started,) = stack.airflow.pages(f"/dags/{DAG}/dagRuns", "dag_runs")
     run_id = started["dag_run_id"]
-    shown = f"{stack.home.airflow_url}/dags/{DAG}/runs/{run_id}"
+    run = f"{stack.home.airflow_url}/dags/{DAG}/runs/{run_id}"
 
     def states() -> dict[str, str]:
         return {task["task_id"]: task["state"] for task in stack.airflow.tasks(DAG, run_id)}
@@ -105,35 +91,35 @@ def test_a_vetoed_decision_starts_no_training_until_it_is_approved_and_then_the_
         log = (stack.home.root / "logs" / "scheduler.log").read_text()
         return states()["approve"] == "awaiting_input" and log.count(end) == ended
 
-    page.goto(shown)
+    page.goto(run)
     page.get_by_label("Show Graph").first.click()
     for node in ("round_1", "finalist", "confirm", "decide", "approve", "gate"):
         page.locator(".react-flow__node").filter(has_text=node).first.wait_for()
     until(lambda: waits(1), 600)
-    answer(page, shown, "Reject")
+    answer(page, run, "Reject")
     assert stack.finished(DAG, run_id)["state"] == "success"
     assert (states()["approve"], states()["gate"]) == ("success", "skipped")
     store = Store(str(stack.home.root / "store"))
     assert "rejected by" in stack.artifact("vetoed/rejected", VERSION).record.note
     assert events_of_the_mixture(stack) == 0
-    page.goto(f"{shown}/tasks/gate")
+    page.goto(f"{run}/tasks/gate")
     page.get_by_text("Skipped", exact=True).first.wait_for()
 
-    page.goto(f"{shown}/tasks/approve")
+    page.goto(f"{run}/tasks/approve")
     page.get_by_label("Press shift+c to clear").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_role("button", name="Confirm").click()
     dialog.wait_for(state="hidden")
     until(lambda: waits(3), 600)
-    answer(page, shown, "Approve")
+    answer(page, run, "Approve")
     assert stack.finished(DAG, run_id)["state"] == "success"
     assert (states()["approve"], states()["gate"]) == ("success", "success")
     assert Artifact.find(store, ArtifactId("vetoed/rejected", VERSION)) is None
     assert events_of_the_mixture(stack) == 1
-    page.goto(f"{shown}/tasks/gate")
+    page.goto(f"{run}/tasks/gate")
     page.get_by_text("Success", exact=True).first.wait_for()
 
-    following = begun_after(stack, recipe)
+    following = begun_after(stack)
     assert following["arms"][0]["weights"] == {"notes": 0.5, "verse": 0.5}, "the recipe has 0.1 and 0.9"
     assert "The current mixture is the decision of vetoed/mixture@v1." in following["registered"]["rules"]
     [known] = following["evidence"]["cycles"]
