@@ -565,6 +565,7 @@ BENCHMARKS = (
         lambda r: (
             f"{r['after']['rows'][-1]['requests']:,} reads of {r['after']['rows'][-1]['bytes'] / 1e6:.1f} MB after "
             f"{r['after']['rows'][-1]['earlier']} versions, exponent {r['after']['exponents']['requests']}"
+        ),
     ),
     Benchmark(
         "records",
