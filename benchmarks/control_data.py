@@ -83,7 +83,7 @@ def record(name: str, inputs: list[InputRef]) -> bytes:
     return (
         ArtifactRecord(
             artifact=f"test/{name}@dev", stage=name, stage_version=1, member="", fingerprint=name, content=name * 8,
-            config={}, inputs=tuple(inputs), code={}, rows_in=0, rows_out=0, rejected={}, bytes=0, parts=(), metrics={},
+            config={}, inputs=tuple(inputs), code={}, rows_in=0, rows_out=0, rejected={}, bytes=0, manifests=(), metrics={},
             members=(), note="", host={}, started=now, finished=now,
         ).model_dump_json().encode()
     )  # fmt: skip
@@ -147,7 +147,7 @@ def make(folder: Path, tokens: int, rank: int) -> dict[str, int]:
     summary = {
         "seq_len": SEQ_LEN, "method": "concat", "by": "source", "vocab_size": 65_536, "eos_id": 0,
         "tokens_dtype": "uint16", "tokenizer_sha256": "0" * 64, "sequences": {"web": parts * per_part},
-        "parts": {"web": [0, parts]}, **write_tables(plan, (table, [""]), map(row, range(parts))),
+        "parts": {"web": [0, parts]}, "tables": write_tables(plan, table, map(row, range(parts))),
     }  # fmt: skip
     plan.write(SUMMARY, json.dumps(summary).encode())
     ref = InputRef(role="shards", address="test/shards@dev", fingerprint="shards", content="shards" * 8)

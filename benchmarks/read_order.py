@@ -162,7 +162,7 @@ def loss(order: Order | None, sequences: NDArray[np.uint8], held: NDArray[np.uin
     for step in range(STEPS):
         numbers = [one for _, one, _ in order.batch(step)] if order else list(range(step * 32, step * 32 + 32))
         optimizer.zero_grad()
-        of(sequences[numbers]).backward()
+        of(sequences[numbers]).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         for group in optimizer.param_groups:
             group["lr"] = 3e-3 * (1 - step / STEPS)

@@ -60,7 +60,7 @@ def wall(curve: Curve, grown: float) -> float | None:
     if curve.what != MEMORY or curve.unit != "parts" or grown < 0.05:
         return None
     corpus = plan_corpus(_PAGES).corpus
-    parts = curve.sizes[-1] * (_LIMIT / curve.costs[-1]) ** (1 / grown)
+    parts: float = curve.sizes[-1] * (_LIMIT / curve.costs[-1]) ** (1 / grown)
     return parts * corpus.pages / corpus.parts
 
 

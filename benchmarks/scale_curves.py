@@ -120,6 +120,18 @@ def _committed(output: Output) -> Artifact:
     return commit(output, "demo", 1, Config(), (), Report())
 
 
+def _make_and_commit(store: Store, parts: int) -> Artifact:
+    return _committed(_made(store, parts))
+
+
+def _verify(store: Store) -> None:
+    Artifact.open_at(store, ADDRESS).verify()
+
+
+def _artifacts_of(store: Store, version: str) -> None:
+    VersionIndex(store, "demo").artifacts(version)
+
+
 def _read_one(store: Store) -> None:
     """Opens an artifact, and reads one of its files."""
     artifact = Artifact.open_at(store, ADDRESS)
@@ -170,7 +182,7 @@ def records(quick: bool) -> Iterator[Curve]:
         for parts in sizes:
             timed, traced = (Store(f"{folder}/{name}-{parts}") for name in ("timed", "traced"))
             cpu = spent(partial(_committed, _made(timed, parts)))
-            memory = _peak(lambda store=traced, parts=parts: _committed(_made(store, parts)))
+            memory = _peak(partial(_make_and_commit, traced, parts))
             hidden = sum(size for path, size in timed.sizes(ADDRESS.path).items() if not path.startswith("folder"))
             rows["commit"].append({CPU: cpu, MEMORY: memory, BYTES: float(hidden)})
             for name, call in (("open and read a file", _read_one), ("go through all parts", _count_files)):
@@ -192,7 +204,7 @@ def requests(quick: bool) -> Iterator[Curve]:
                 "resume": partial(Output, store, ADDRESS, "1" * 64),
                 "commit": partial(_committed, output),
                 "open and read a file": partial(_read_one, store),
-                "verify": lambda store=store: Artifact.open_at(store, ADDRESS).verify(),
+                "verify": partial(_verify, store),
                 "remove files": partial(_remove_files, store),
             }
             for name, call in calls.items():
@@ -214,7 +226,7 @@ def versions(quick: bool) -> Iterator[Curve]:
             last = f"v{count - 1:05d}"
             calls: dict[str, Callable[[], object]] = {
                 "list the versions": lambda: VersionIndex(store, "demo").versions(),
-                "artifacts of a version": lambda last=last: VersionIndex(store, "demo").artifacts(last),
+                "artifacts of a version": partial(_artifacts_of, store, last),
                 "newest of a kind": lambda: newest(store, ADDRESS.name),
             }
             for name, call in calls.items():
@@ -283,11 +295,15 @@ def accumulate(quick: bool) -> Iterator[Curve]:
     yield from _curves("encode of all versions", "versions", sizes, rows)
 
 
+def _identities_merged(rows: int, parts: int) -> dict[str, Any]:
+    return merges.identities_measured(parts, rows)
+
+
 def merged(quick: bool) -> Iterator[Curve]:
     """The merge of the keys of many parts, and of the identities of the first pass (`benchmarks.merges`)."""
     for name, sizes, measure in (
         ("merge of keys", _sizes(quick, 256, 4, 3, 4), partial(merges.measured, "levels")),
-        ("merge of identities", _sizes(quick, 64, 2, 3, 4), lambda parts: merges.identities_measured(parts, 4096)),
+        ("merge of identities", _sizes(quick, 64, 2, 3, 4), partial(_identities_merged, 4096)),
     ):
         found = [measure(parts) for parts in sizes]
         rows = [{BYTES: row["bytes"], REQUESTS: row["requests"], CPU: row["cpu_s"]} for row in found]

@@ -209,7 +209,7 @@ def make_plan(output: Output, shards: ShardSet, records: Iterable[PartRecord]) -
                 "by": "source",
                 **FMT.__dict__,
                 "parts": {"web": [0, 1]},
-                **tables,
+                "tables": tables,
                 "sequences": {"web": len(packed.lengths)},
             }
             file.write(canonical_json(summary).encode())

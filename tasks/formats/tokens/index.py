@@ -155,7 +155,7 @@ def read_records(artifact: Artifact, shards: Sequence[IndexedRows]) -> list[NDAr
 
 def read_urls(artifact: Artifact, part: str) -> list[str]:
     """Returns the URLs of the documents of a part, in its order; raises InputError."""
-    reader = RangeReader(artifact, [table_path(part), f"{FOLDER}/{part}-urls.bin"])
+    reader = RangeReader(entries_of(artifact, [table_path(part), f"{FOLDER}/{part}-urls.bin"]))
     table, text = (bytearray(reader.entry(number).bytes) for number in (0, 1))
     reader.read([ReadRequest(number, 0, memoryview(data)) for number, data in enumerate((table, text)) if data])
     reader.close()

@@ -7,8 +7,7 @@ memory does not grow with their number:
     plan/parts.npy    a row for each part of a source, by source and then in the order of its sequences
 
 The columns are those of `shard_dtype` and PART; sha256 are in binary. `summary.json` has, as `tables`, what is needed
-to read these files themselves, `folders`, to which the column `folder` refers, and `parts`, by source the first row in
-`parts.npy` and the row after its last. A folder is relative to the root of the store; "" is that of the shards.
+to read these files themselves, and as `parts`, by source the first row in `parts.npy` and the row after its last.
 """
 
 import io
@@ -50,7 +49,7 @@ TableArray = NDArray[Any] | RangeArray
 
 def shard_dtype(width: int) -> "np.dtype[Any]":
     """Returns the dtype of the table of shards, whose names have up to `width` bytes of UTF-8."""
-    columns = [("name", f"S{width}"), ("folder", "<u4"), ("bytes", "<u8"), ("rows", "<u8"), ("tokens", "<u8")]
+    columns = [("name", f"S{width}"), ("bytes", "<u8"), ("rows", "<u8"), ("tokens", "<u8")]
     return np.dtype([*columns, ("sha256", _HASH), ("sums", _HASH)])
 
 
@@ -65,7 +64,7 @@ class Tables:
     def __init__(self, folder: ArtifactFolder, summary: Mapping[str, Any]) -> None:
         self._folder, self._summary = folder, summary
         about = [summary["tables"][path] for path in (SHARD_TABLE, PART_TABLE)]
-        self._width, self._folders = summary["tables"]["name_bytes"], summary["folders"]
+        self._width = summary["tables"]["name_bytes"]
         entries = [
             RangeEntry(folder, path, table["bytes"], table["rows"], table["sha256"], table["sums"])
             for path, table in zip((SHARD_TABLE, PART_TABLE), about, strict=True)
@@ -92,10 +91,8 @@ class Tables:
     def shard(self, number: int, shards: ArtifactFolder) -> RangeEntry:
         """Returns the file of a shard, of the artifact `shards` that was packed."""
         row = self.shards[number]
-        named = self._folders[int(row["folder"])]
-        folder = ArtifactFolder(shards.store, shards.address, named) if named else shards
         path = shard_path(row["name"].decode())
-        return RangeEntry(folder, path, int(row["bytes"]), int(row["rows"]), _hex(row["sha256"]), _hex(row["sums"]))
+        return RangeEntry(shards, path, int(row["bytes"]), int(row["rows"]), _hex(row["sha256"]), _hex(row["sums"]))
 
     def array(self, number: int, array: str, path: str) -> RangeEntry:
         """Returns the file of an array of the part in a row of the table."""
@@ -144,19 +141,18 @@ class ShardNames(Sequence[str]):
         return found if found < len(self) and self[found] == name else None
 
 
-def shard_rows(records: Iterable[PartRecord], names: Sequence[str]) -> tuple[NDArray[Any], list[str]]:
-    """Returns the table of some shards of an artifact with these parts, in the order of names, and its folders."""
+def shard_rows(records: Iterable[PartRecord], names: Sequence[str]) -> NDArray[Any]:
+    """Returns the table of some shards of an artifact with these parts, in the order of names."""
     dtype = shard_dtype(max(len(name.encode()) for name in names))
-    table, folders = np.zeros(len(names), dtype), {"": 0}
+    table = np.zeros(len(names), dtype)
     numbers = {name: number for number, name in enumerate(names)}
     for part in records:
         files = {entry.path: entry for entry in part.files}
         for name in (name for path in files if (name := _shard_of(path)) in numbers):
             entry, sums = files[shard_path(name)], files[checksums_path(shard_path(name))]
-            folder = 0
             hashes = bytes.fromhex(entry.sha256), bytes.fromhex(sums.sha256)
-            table[numbers[name]] = (name.encode(), folder, entry.bytes, entry.rows, entry.tokens, *hashes)
-    return table, list(folders)
+            table[numbers[name]] = (name.encode(), entry.bytes, entry.rows, entry.tokens, *hashes)
+    return table
 
 
 def part_row(
@@ -185,7 +181,7 @@ def write_table(part: Part, path: str, table: NDArray[Any]) -> dict[str, Any]:
     content = io.BytesIO()
     np.lib.format.write_array(content, table, allow_pickle=False)
     writer = ChecksumWriter(io.BytesIO())
-    writer.write(content.getbuffer())
+    writer.write(content.getvalue())
     sums = writer.checksums()
     part.write(path, content.getvalue(), rows=len(table))
     part.write(checksums_path(path), sums)
@@ -193,17 +189,13 @@ def write_table(part: Part, path: str, table: NDArray[Any]) -> dict[str, Any]:
     return {"bytes": content.tell(), "rows": len(table), "sha256": digest, "sums": sha256_of(sums)}
 
 
-def write_tables(
-    part: Part, shards: tuple[NDArray[Any], Sequence[str]], parts: Iterable[tuple[Any, ...]]
-) -> dict[str, Any]:
-    """Writes both tables; returns the entries of the summary from which `Tables` reads them."""
-    rows, folders = shards
-    tables = {
-        "name_bytes": rows.dtype["name"].itemsize,
-        SHARD_TABLE: write_table(part, SHARD_TABLE, rows),
+def write_tables(part: Part, shards: NDArray[Any], parts: Iterable[tuple[Any, ...]]) -> dict[str, Any]:
+    """Writes both tables; returns what `Tables` reads them with, `tables` of the summary."""
+    return {
+        "name_bytes": shards.dtype["name"].itemsize,
+        SHARD_TABLE: write_table(part, SHARD_TABLE, shards),
         PART_TABLE: write_table(part, PART_TABLE, np.array(list(parts), PART)),
     }
-    return {"tables": tables, "folders": list(folders)}
 
 
 def _shard_of(path: str) -> str:

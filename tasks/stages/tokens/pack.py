@@ -229,7 +229,7 @@ def run(config: PackConfig, inputs: Inputs, output: Output, engine: Engine) -> R
             rows = shard_rows(artifact.parts, shards.all_names)
             tables = write_tables(part, rows, _part_rows(jobs, counts, {record.name: record for record in records}))
             fmt = _format(artifact, shards.all_names[0])
-            content = {**_summary(config, shards, fmt, jobs, counts), **tables}
+            content = {**_summary(config, shards, fmt, jobs, counts), "tables": tables}
             part.write(SUMMARY, json.dumps(content, indent=2, sort_keys=True).encode() + b"\n")
     return _report(config, jobs, counts)
 
