@@ -83,8 +83,8 @@ def record(name: str, inputs: list[InputRef]) -> bytes:
     return (
         ArtifactRecord(
             artifact=f"test/{name}@dev", stage=name, stage_version=1, member="", fingerprint=name, content=name * 8,
-            config={}, inputs=tuple(inputs), code={}, rows_in=0, rows_out=0, rejected={}, bytes=0, manifests=(), metrics={},
-            members=(), note="", host={}, started=now, finished=now,
+            config={}, inputs=tuple(inputs), code={}, rows_in=0, rows_out=0, rejected={}, bytes=0, manifests=(),
+            metrics={}, members=(), note="", host={}, started=now, finished=now,
         ).model_dump_json().encode()
     )  # fmt: skip
 
