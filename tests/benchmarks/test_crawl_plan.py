@@ -93,10 +93,10 @@ def test_more_partitions_cost_requests_and_more_concurrency_makes_a_task_faster(
         assert few[3:] == some[3:] == many[3:]
 
 
-def test_a_head_is_counted_for_each_link_file_that_an_update_opens():
+def test_a_head_is_counted_for_each_file_of_targets_that_an_update_opens():
     plan = replace(PLAN, pages=10_000, known=1, urls_per_partition=1000, days=1, pages_per_file=1000)
     one = Requests.of(plan)
-    assert (one.get, one.head) == (10 * (10 + 3) + 10**2, 10 * (10 + 2))
+    assert (one.get, one.head) == (4 * 10 + 3 * 10**2, 3 * 10 + 10**2)
 
 
 def test_the_first_table_of_the_documentation_is_that_of_its_command():
