@@ -46,6 +46,7 @@ from tasks.core.store import Store
 from tasks.formats.documents.document import document_id
 from tasks.formats.documents.key_index import merge
 from tasks.formats.tokens.index import IndexedShard, write_index
+from tasks.formats.tokens.order import VERSION as ORDER
 from tasks.formats.tokens.repeats import FREQUENT, KIND, LONGEST
 from tasks.formats.tokens.shard import ShardSet, TokenFormat, parse_shard_name, shard_name, write_shard
 from tasks.stages.spans import SpansConfig, stage
@@ -177,7 +178,7 @@ def plan(store: Store, shards: Artifact) -> None:
         report = pack.run(PackConfig(seq_len=SEQ_LEN), Inputs({"shards": shards}), output, engine)
     summary = json.loads(commit(output, "pack", 1, Config(), [shards.ref("shards")], report).read("plan/summary.json"))
     run = {"weights": {"web": 1.0}, "sequences": summary["sequences"], "batch_size": BATCH, "seed": 0,
-           "seq_len": SEQ_LEN, "steps": STEPS, "checkpoint_steps": [STEPS // 2, STEPS]}  # fmt: skip
+           "seq_len": SEQ_LEN, "order": ORDER, "steps": STEPS, "checkpoint_steps": [STEPS // 2, STEPS]}  # fmt: skip
     output = Output(store, ArtifactId("big/checkpoint", "dev"), "made")
     with output.part("model", conserved=False) as part:
         with part.file("run.json") as file:

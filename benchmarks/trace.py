@@ -36,6 +36,7 @@ from tasks.core.store import Store
 from tasks.formats.documents.document import document_id
 from tasks.formats.documents.key_index import ID, URL, keys_of, merge, write_part_keys
 from tasks.formats.tokens.index import IndexedShard, write_index
+from tasks.formats.tokens.order import VERSION as ORDER
 from tasks.formats.tokens.plan import array_name, arrays_of, write_array
 from tasks.formats.tokens.plan_tables import part_row, shard_rows, write_tables
 from tasks.formats.tokens.shard import ShardEntry, ShardSet, TokenFormat, shard_name, write_shard
@@ -222,7 +223,7 @@ def finish(outputs: dict[str, Output], shards: ShardSet) -> None:
         file.write(train(["some text"] * 9, TokenizerConfig(vocab_size=300)).to_str().encode())
     sequences = make_plan(outputs["plan"], shards, outputs["shards"].committed.values())
     run = {"weights": {"web": 1.0}, "sequences": {"web": sequences}, "batch_size": BATCH, "seed": 0, "seq_len": SEQ_LEN,
-           "steps": STEPS, "checkpoint_steps": [STEPS // 2, STEPS]}  # fmt: skip
+           "order": ORDER, "steps": STEPS, "checkpoint_steps": [STEPS // 2, STEPS]}  # fmt: skip
     with outputs["checkpoint"].part("model", conserved=False) as part:
         with part.file("run.json") as file:
             file.write(canonical_json(run).encode())

@@ -370,8 +370,8 @@ class TrainConfig(Config):
                 f".anneal.share: a share of {self.anneal.share:g} of {self.steps} steps leaves one of the two stages "
                 "without a step: take one nearer to 0.5, or train more steps"
             )
-        if self.fork and self.fork.step >= self.steps:
-            problems.append(f".fork.step: {self.fork.step} leaves nothing of {self.steps} steps: raise train.steps")
+        if self.first_step >= self.steps:
+            problems.append(f".fork.step: {self.first_step} leaves nothing of {self.steps} steps: raise train.steps")
         problems += self._continual_problems()
         if problems:
             raise Problems(problems)
@@ -391,6 +391,11 @@ class TrainConfig(Config):
                 '.continual.start: the schedule has no stable phase before a decay: set [train.optim] schedule = "wsd" '
                 'with decay_share below 1 and fewer warmup_steps than steps, or start = "last"'
             )
+        if self.fork and self.continual.start == "stable" and self.stable_step <= self.first_step:
+            problems.append(
+                f".fork.step: the next month begins from the checkpoint of step {self.stable_step}, before the decay, "
+                f'which a fork of step {self.first_step} does not have: name an earlier step, or set start = "last"'
+            )
         if self.milestones > steps:
             problems.append(f".continual.steps: {self.milestones} milestones do not fit into {steps} steps")
         if self.continual.warmup_steps >= steps:
@@ -406,6 +411,11 @@ class TrainConfig(Config):
         peak = self.optim.lr * self.continual.peak_share * (month - 1) ** -self.continual.fall
         optim = self.optim.model_copy(update={"lr": peak, "warmup_steps": self.continual.warmup_steps})
         return self.model_copy(update={"optim": optim, "steps": self.continual.steps or self.steps})
+
+    @property
+    def first_step(self) -> int:
+        """The first step that the run trains: 0, or for a fork the number of steps of the other run."""
+        return self.fork.step if self.fork else 0
 
     @property
     def stable_step(self) -> int:
@@ -426,7 +436,7 @@ class TrainConfig(Config):
         steps = {self.steps * index // self.milestones for index in range(1, self.milestones + 1)}
         if self.continual and self.continual.start == "stable":
             steps.add(self.stable_step)
-        return tuple(sorted(step for step in steps if not self.fork or step > self.fork.step))
+        return tuple(sorted(step for step in steps if step > self.first_step))
 
 
 class LoraConfig(Config):

@@ -165,7 +165,7 @@ class Trainer:
         if self.ranks.rank == 0:
             self.logs = Logs.at(self.out, self.step)
             self.telemetry.started(self.out, self.step, self.replica.layout)
-        if not self.step:
+        if self.step == self.run.first_step:
             self.withheld.read_request(self.step)
         with (
             contextlib.closing(self.batches),
@@ -304,12 +304,14 @@ class Trainer:
     def _identity(self) -> dict[str, Any]:
         """Returns everything that determines the result; a checkpoint is resumed from if its run agrees."""
         initial = {"initial": self.spec.initial.sha256} if self.spec.initial else {}
-        mixture = {"weights": self.spec.weights, "plan": self.batches.identity}
+        anneal = {"anneal": self.spec.anneal.model_dump(mode="json")} if self.spec.anneal else {}
+        mixture = {"weights": self.spec.weights, **anneal, "plan": self.batches.identity}
         return {"config": identity_of(self.run.model_copy(update={"fork": None})), **mixture, **initial}
 
     def _check_ranks_agree(self) -> None:
         """Raises InputError if this rank belongs to another run than rank 0."""
-        own = canonical_json(self._identity())
+        # With the operational settings and the fork, because ranks save, measure and fetch together.
+        own = canonical_json([self._identity(), self.run.model_dump(mode="json")])
         if self.ranks.broadcast_text(own) != own:
             raise InputError(
                 f"rank {self.ranks.rank} has other settings or inputs than rank 0",

@@ -121,7 +121,12 @@ class Order:
 
     @classmethod
     def of_run(cls, run: Mapping[str, Any]) -> "Order":
-        """Returns the order of a run from the content of its `run.json`."""
+        """Returns the order of a run from the content of its `run.json`; raises InputError if it had another one."""
+        if run["order"] != VERSION:
+            raise InputError(
+                f"the run read its sequences in order {run['order']}, and this Sluice knows order {VERSION}",
+                "trace it with the Sluice that trained it",
+            )
         anneal = Anneal.model_validate(run["anneal"]) if "anneal" in run else None
         windows = Windows.of(run["seq_len"], run["batch_size"])
         return cls(run["sequences"], run["weights"], run["batch_size"], run["seed"], anneal, windows)

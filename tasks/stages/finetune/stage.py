@@ -27,6 +27,7 @@ from tasks.formats.documents.examples import SUMMARY, Examples
 from tasks.formats.hooks import Hooks
 from tasks.formats.tokens import marks
 from tasks.formats.tokens.exposure import SOURCE, source_files, tokenizer_of, unrecorded
+from tasks.formats.tokens.order import VERSION as ORDER
 from tasks.formats.tokens.readings import recipes_of, withheld_examples, write_losses
 from tasks.formats.tokens.shard import TokenFormat
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
@@ -154,6 +155,7 @@ def _describe_run(config: FinetuneConfig, spec: TrainSpec, examples: Examples) -
         "template": examples.summary["template"],
         "weights": spec.weights,
         "sequences": {source: examples.sequences for source in spec.weights},
+        "order": ORDER,
         "batch_size": config.batch_size,
         "seed": config.seed,
         "seq_len": examples.summary["seq_len"],

@@ -25,6 +25,7 @@ from tasks.formats.hooks import Hooks
 from tasks.formats.tokens import marks
 from tasks.formats.tokens.exposure import INITIAL
 from tasks.formats.tokens.marks import withheld_rows
+from tasks.formats.tokens.order import VERSION as ORDER
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.readings import write_losses
 from tasks.trainer.config import TrainConfig, TrainSpec
@@ -104,6 +105,7 @@ def describe_run(spec: TrainSpec, plan: Plan) -> dict[str, Any]:
         "weights": spec.weights,
         **({"anneal": spec.anneal.model_dump()} if spec.anneal else {}),
         "sequences": plan.summary["sequences"],
+        "order": ORDER,
         "batch_size": spec.run.batch_size,
         "seed": spec.run.seed,
         "seq_len": plan.seq_len,

@@ -9,17 +9,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.core.config import changes, identity_of
+from tasks.core.config import changes
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.locations import install, lines_until
-from tasks.trainer.config import ForkSpec, TrainConfig
+from tasks.trainer.config import ForkSpec, OptimConfig
 from tasks.trainer.optim import learning_rate
 from tasks.trainer.spec import open_artifact
 
-_IN_OTHER_FIELDS = {"mixture", "alpha", "replay", "repetition_cap", "init_from", "continual"}
-"""Settings whose effect is in the weights of the sources or in the initial weights, which are compared."""
-_LATER = {"steps", "milestones", "fork", "anneal", "heldout"}
-"""Settings that affect no step before the fork, or are compared by what they do there."""
+_COMPARED_BY_EFFECT = {"mixture", "alpha", "replay", "repetition_cap", "init_from", "anneal", "steps", "milestones"}
+"""Settings whose effect is compared: weights of the sources, initial weights, learning rates."""
+_NO_EFFECT = {"continual", "fork", "heldout"}
+"""Settings that are not part of an identity, or affect no weights."""
 _SCHEDULE = {"lr", "warmup_steps", "schedule", "decay_share", "min_lr_share"}
 
 
@@ -68,24 +68,39 @@ def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any], step: int) -
         ours: identity of the run that reads it.
         step: completed steps of the checkpoint.
     """
-    for name in sorted({*theirs, *ours} - {"config"}):
+    if theirs == ours:
+        return
+    for name in sorted({*theirs, *ours} - {"config", "anneal"}):
         for path, old, new in changes(theirs.get(name), ours.get(name), name):
             yield f"{path} was {old} and is {new}"
-    there, here = (TrainConfig.model_validate(identity["config"]) for identity in (theirs, ours))
+    there, here = theirs["config"], ours["config"]
     for path, old, new in changes(_compared(there), _compared(here), "train"):
         yield f"{path} was {old} and is {new}"
-    for at in range(step):
-        rates = [learning_rate(run.optim, at, run.steps) for run in (there, here)]
-        if rates[0] != rates[1]:
-            yield f"the learning rate of step {at:,} was {rates[0]:.4g} and is {rates[1]:.4g}"
-            break
-    stages = [(min(run.anneal_from, step), run.anneal if run.anneal_from < step else None) for run in (there, here)]
+    yield from _different_rates(there, here, step)
+    stages = [_stage_before(identity.get("anneal"), step) for identity in (theirs, ours)]
     if stages[0] != stages[1]:
-        yield "train.anneal changes the mixture before the checkpoint"
+        yield f"the mixture of train.anneal was {stages[0]} before the checkpoint and is {stages[1]}"
 
 
-def _compared(run: TrainConfig) -> dict[str, Any]:
-    settings: dict[str, Any] = identity_of(run)
-    optim = {name: value for name, value in settings["optim"].items() if name not in _SCHEDULE}
-    kept = {name: value for name, value in settings.items() if name not in _LATER | _IN_OTHER_FIELDS}
-    return {**kept, "optim": optim}
+def _compared(config: Mapping[str, Any]) -> dict[str, Any]:
+    left_out = _COMPARED_BY_EFFECT | _NO_EFFECT
+    optim = {name: value for name, value in config["optim"].items() if name not in _SCHEDULE}
+    return {**{name: value for name, value in config.items() if name not in left_out}, "optim": optim}
+
+
+def _different_rates(there: Mapping[str, Any], here: Mapping[str, Any], step: int) -> Iterator[str]:
+    """Yields the first step below `step` whose learning rate differs."""
+    optims = [OptimConfig.model_validate(config["optim"]) for config in (there, here)]
+    steps = [config["steps"] for config in (there, here)]
+    if optims[0] == optims[1] and steps[0] == steps[1]:
+        return
+    for at in range(step):
+        old, new = (learning_rate(optim, at, count) for optim, count in zip(optims, steps, strict=True))
+        if old != new:
+            yield f"the learning rate of step {at:,} was {old!r} and is {new!r} (train.optim, train.steps)"
+            return
+
+
+def _stage_before(anneal: Mapping[str, Any] | None, step: int) -> Mapping[str, Any] | None:
+    """Returns the second stage of a mixture if it begins before a step."""
+    return anneal if anneal and anneal["from_step"] < step else None

@@ -71,6 +71,7 @@ class Recovery:
         copies = copy_locations(output, run, settings or CheckpointLocations(), nodes)
         self.copiers = [Copier(location, run, number) for number, location in enumerate(copies)]
         self.locations: list[Location] = [self.scratch, *copies, Milestones(output, run)]
+        self.fork = fork
         self.locations += [Fork(fork, run)] if fork else []
         self._failing: set[str] = set()
         self._ticked = time.monotonic()
@@ -90,6 +91,9 @@ class Recovery:
         here = max(steps[self.scratch.name], default=0)
         newest = self._newest(steps)
         if newest is None:
+            if self.fork:
+                cause = f"the checkpoint of step {self.fork.step:,} of {self.fork.run.artifact} cannot be used"
+                raise InputError(f"[train.fork]: {cause}", "restore its files, or name another step")
             if any(steps.values()):
                 log.warning("[%s] no checkpoint can be used: the run starts at its first step", self.output.address)
             return

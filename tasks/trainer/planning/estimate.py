@@ -180,7 +180,7 @@ def estimate(
     """
     ranks, load = plan.gpus or (layout.ranks if layout else ranks), Workload(run, shape, seq_len, tuning)
     measured = before.mfu(plan.peak) if before else None
-    mfu, tokens = measured or plan.mfu, run.steps * run.batch_size * seq_len
+    mfu, tokens = measured or plan.mfu, (run.steps - run.first_step) * run.batch_size * seq_len
     flops = tokens * load.flops_per_token
     seconds = flops / (plan.peak * mfu * ranks)
     saving = _checkpoints(plan, load, ranks, seconds)
@@ -276,7 +276,7 @@ def _checkpoints(plan: PlanConfig, load: Workload, ranks: int, seconds: float) -
     size = FP32 * load.trained_weights * (1 + moments)
     delay = plan.checkpoint_s or size / ranks / CHECKPOINT_BYTES_PER_S
     mtbf = plan.gpu_mtbf_hours * HOUR / ranks
-    step = seconds / run.steps
+    step = seconds / (run.steps - run.first_step)
     best, chosen = best_interval(delay, mtbf), run.checkpoint_every * step
     return {
         "bytes": size,

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tasks.core.errors import InputError
 from tasks.formats.tokens import shuffle
 from tasks.formats.tokens.mixture import Anneal, grid_weights
-from tasks.formats.tokens.order import Order
+from tasks.formats.tokens.order import VERSION, Order
 from tasks.formats.tokens.shuffle import Permutation, Windows
 
 WHOLE = Windows(1, 1, 10**9)
@@ -169,12 +169,14 @@ def test_before_the_boundary_two_stages_read_the_same_sequences_as_one() -> None
 
 def test_the_order_of_a_run_is_read_from_its_description_of_one_stage_or_two() -> None:
     run: dict = {"sequences": {"web": 9, "code": 5}, "weights": {"web": 0.5, "code": 0.5}, "batch_size": 4, "seed": 3}
-    run["seq_len"] = 32
+    run |= {"seq_len": 32, "order": VERSION}
     plain, late = Order.of_run(run), Anneal(from_step=2, weights={"code": 1.0})
     assert plain.batch(5) == order_of(run["sequences"], run["weights"], 4, 3).batch(5)
     staged = Order.of_run(json.loads(json.dumps({**run, "anneal": late.model_dump()})))
     assert staged.batch(1) == plain.batch(1)
     assert {source for source, _, _ in staged.batch(2)} == {"code"}
+    with pytest.raises(InputError, match="order 1, and this Sluice knows"):
+        Order.of_run({**run, "order": 1})
 
 
 def test_an_epoch_reads_every_sequence_once_before_repeating_any() -> None:

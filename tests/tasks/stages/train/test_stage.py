@@ -17,7 +17,8 @@ from tasks.core.errors import InputError, RecipeError
 from tasks.core.store import Store
 from tasks.formats.tokens.order import Order
 from tasks.stages.tokens import PackConfig
-from tasks.trainer.config import AnnealConfig, OptimConfig, ReplayConfig, TrainConfig
+from tasks.trainer.checkpoints import fork
+from tasks.trainer.config import AnnealConfig, HeldoutConfig, OptimConfig, ReplayConfig, TrainConfig
 from tasks.trainer.model import model_file
 from tasks.trainer.place import TrainPlace
 from tests.conftest import run_stage_in
@@ -99,18 +100,18 @@ def test_the_model_matches_its_description(made: Made, trained: Artifact) -> Non
 
 def planned(steps: int, decay: float, **settings: Any) -> TrainConfig:
     optim = OptimConfig(lr=1e-2, warmup_steps=2, decay_share=decay)
-    return small_config(steps=steps, milestones=4, optim=optim, **settings)
+    return small_config(steps=steps, milestones=4, optim=optim, heldout=HeldoutConfig(every=3), **settings)
 
 
 @pytest.mark.parametrize(("steps", "decay", "at"), [(16, 0.25, 6), (6, 0.4, 4)], ids=["prolonged", "cooled down"])
 def test_a_fork_ends_like_a_run_that_was_planned_so(
     made: Made, tmp_path: Path, steps: int, decay: float, at: int
 ) -> None:
-    fork = {"of": "test/checkpoint@dev", "step": at}
+    origin = {"of": "test/checkpoint@dev", "step": at}
     with training_in_process():
         other = train(made, tmp_path / "other", planned(8, 0.25))
         whole = train(made, tmp_path / "whole", planned(steps, decay))
-        forked = train(made, tmp_path / "forked", planned(steps, decay, fork=fork, checkpoint_every=5), fork=other)
+        forked = train(made, tmp_path / "forked", planned(steps, decay, fork=origin, checkpoint_every=5), fork=other)
     assert json.loads(forked.read("run.json"))["checkpoint_steps"][0] > at
     of_checkpoints = forked.files("checkpoints/")
     assert f"checkpoints/step-{steps:08d}/optimizer.safetensors" in of_checkpoints
@@ -122,17 +123,31 @@ def test_a_fork_ends_like_a_run_that_was_planned_so(
 def test_a_fork_that_would_not_be_the_same_run_is_refused_with_the_difference(
     made: Made, tmp_path: Path, trained: Artifact
 ) -> None:
-    fork = {"of": "test/checkpoint@dev", "step": 6}
+    origin = {"of": "test/checkpoint@dev", "step": 6}
     for settings, cause in (
-        ({"fork": fork | {"step": 5}, "steps": 24}, r"no checkpoint of step 5. Name one of 6, 12"),
-        ({"fork": fork, "steps": 24, "seed": 1}, r"train\.seed was 0 and is 1"),
+        ({"fork": origin | {"step": 5}, "steps": 24}, r"no checkpoint of step 5. Name one of 6, 12"),
+        ({"fork": origin, "steps": 24, "seed": 1}, r"train\.seed was 0 and is 1"),
         (
-            {"fork": fork, "optim": OptimConfig(lr=2e-2, warmup_steps=2)},
+            {"fork": origin, "optim": OptimConfig(lr=2e-2, warmup_steps=2)},
             r"the learning rate of step 0 was 0\.005 and is",
         ),
     ):
         with training_in_process(), pytest.raises(InputError, match=cause):
             train(made, tmp_path / cause[:9], small_config(**settings), fork=trained)
+
+
+def test_a_fork_of_a_damaged_checkpoint_is_refused_instead_of_beginning_at_step_0(made: Made, tmp_path: Path) -> None:
+    with training_in_process():
+        other = train(made, tmp_path / "other", planned(8, 0.25))
+        Path(other.local("checkpoints/step-00000004/optimizer.safetensors")).write_bytes(b"damaged")
+        origin = {"of": "test/checkpoint@dev", "step": 4}
+        with pytest.raises(InputError, match=r"checkpoint of step 4 of test/checkpoint@dev cannot be used"):
+            train(made, tmp_path / "forked", planned(16, 0.25, fork=origin), fork=other)
+
+
+def test_what_a_fork_compares_are_settings_of_a_training() -> None:
+    assert set(TrainConfig.model_fields) >= fork._COMPARED_BY_EFFECT | fork._NO_EFFECT
+    assert set(OptimConfig.model_fields) >= fork._SCHEDULE
 
 
 def test_a_stage_killed_in_the_middle_ends_with_the_same_bytes(made: Made, tmp_path: Path) -> None:
