@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from airflow.sdk import Asset, BaseOperator, get_parsing_context
 
+from tasks.core import extensions
 from tasks.core.errors import RecipeError
 from tasks.run.catalogue import ASSETS, MAKERS, STAGES, upstream
 from tasks.run.recipe import Recipe, recipe_files
@@ -62,15 +63,17 @@ _known: dict[Path, _Known] = {}
 def remember_recipes() -> None:
     """Reads all recipes, so that no process forked from this one checks those again whose files have the same bytes.
 
-    The dag-processor, which parses each DAG file in a fork, calls it when it starts (`plugins/sluice_plugin.py`).
+    The dag-processor, which parses each DAG file in a fork, calls it when it starts (`plugins/sluice_plugin.py`). With
+    an extension nothing is remembered, because it may be upgraded while the dag-processor runs.
     """
-    for path in recipe_files():
+    for path in recipe_files() if extensions.packages() == extensions.NONE else ():
         with suppress(RecipeError, OSError, ValueError, RecursionError):  # whoever parses the DAG files reports it
             base = tomllib.loads(path.read_text(encoding="utf-8")).get("extends")
             files = (path, path.parent / str(base)) if base else (path,)
             known = _Known(tuple((file, file.read_bytes()) for file in files), Recipe.load(path))
             if known.is_current():
                 _known[path] = known
+    extensions.extensions_in.cache_clear()  # an extension may be installed later
 
 
 def _load(path: Path) -> Recipe:

@@ -142,7 +142,7 @@ class MembersOperator(StageOperator):
         """Runs the stage; returns the members to `expand` over.
 
         Raises:
-            AirflowFailException: they are more than all batches have.
+            AirflowFailException: they are more than all batches together hold.
         """
         super().execute(context)
         context["ti"].xcom_push(key="result", value=self.result)

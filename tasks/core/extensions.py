@@ -27,6 +27,9 @@ PARSERS = "sluice.parsers"
 PACKAGE = "package"
 """Key for name and version of the package in the settings of an extension."""
 
+NONE = "none"
+"""What `packages` returns if there is no extension."""
+
 C = TypeVar("C", bound=Config)
 
 
@@ -57,7 +60,7 @@ def packages() -> str:
         for same_name in extensions_in(group).values()
         for extension in same_name
     )
-    return ", ".join(sorted({extension.package for extension in extensions})) or "none"
+    return ", ".join(sorted({extension.package for extension in extensions})) or NONE
 
 
 def names(group: str, own: Mapping[str, str]) -> list[str]:
