@@ -13,7 +13,6 @@ from tasks.core.config import changes
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.locations import install, lines_until
 from tasks.trainer.config import ForkSpec, OptimConfig
-from tasks.trainer.optim import learning_rate
 from tasks.trainer.spec import open_artifact
 
 _COMPARED_BY_EFFECT = {"mixture", "alpha", "replay", "repetition_cap", "init_from", "anneal", "steps", "milestones"}
@@ -90,6 +89,8 @@ def _compared(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _different_rates(there: Mapping[str, Any], here: Mapping[str, Any], step: int) -> Iterator[str]:
     """Yields the first step below `step` whose learning rate differs."""
+    from tasks.trainer.optim import learning_rate  # imports torch, which the process of a run does without
+
     optims = [OptimConfig.model_validate(config["optim"]) for config in (there, here)]
     steps = [config["steps"] for config in (there, here)]
     if optims[0] == optims[1] and steps[0] == steps[1]:

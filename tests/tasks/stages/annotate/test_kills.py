@@ -57,7 +57,9 @@ def left_alone(folder: Path) -> Artifact:
 
 def files_of(folder: Path, version: str) -> int:
     listed = Store(str(folder)).list("test/measured", unfinished=True)
-    return len([path for path in listed if f"/{version}/" in path and path.endswith(".parquet")])
+    return len(
+        [path for path in listed if f"/{version}/" in path and path.endswith(".parquet") and "/.manifests/" not in path]
+    )
 
 
 def kill(folder: Path, version: str, workers: int, files: int, later: float) -> bool:
