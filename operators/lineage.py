@@ -125,25 +125,25 @@ def _dataset_name(artifact: "Artifact") -> tuple[str, str]:
 
 
 def _schema_of(artifact: "Artifact") -> "pa.Schema | None":
-    """Returns the schema of the rows of an artifact; None if they are not in Parquet files, or these were removed.
+    """Returns the schema of the rows of an artifact; None if they are not in Parquet files that can be read.
 
     Of several folders, that of its rows is the largest of those whose files have as many rows as the record counts;
-    others are indexes of these rows.
+    others are indexes of these rows. One file of each is looked at.
     """
     from tasks.core.errors import InputError
     from tasks.core.parquet import schema
 
     folders = artifact.parts.folders()
     complete = [name for name, total in folders.items() if total.rows == artifact.record.rows_out]
-    firsts = (next(artifact.entries(name)).path for name in sorted(complete, key=lambda name: -folders[name].bytes))
-    path = next((path for path in firsts if path.endswith(".parquet")), None)
-    if path is None:
-        return None
     try:
-        with artifact.open(path) as opened:
-            return schema(opened)
-    except InputError:
-        return None
+        for name in sorted(complete, key=lambda name: -folders[name].bytes):
+            path = next(artifact.parts.paths((name,)), "")
+            if path.endswith(".parquet"):
+                with artifact.open(path) as opened:
+                    return schema(opened)
+    except InputError:  # the files were removed, or a manifest is gone
+        pass
+    return None
 
 
 def _derived(artifact: "Artifact", inputs: list["Artifact"]) -> Iterator[tuple[str, Any]]:

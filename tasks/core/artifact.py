@@ -123,17 +123,18 @@ _HASHED, _HASHED_TOGETHER = 16 << 20, 8
 
 
 class Removal(Config):
-    """Content of `.removed.json`: the time of the removal, and its reason."""
+    """Content of `.removed.json`: time and reason of the removal, and the file that is removed last; "" if none."""
 
     at: datetime
     why: str
+    last: str
 
 
 class ArtifactFolder:
     """Read access to the files of an artifact by path, for workers. Picklable.
 
-    It does not contain the record, whose size is proportional to the number of parts: sending it with every part would
-    take quadratic time.
+    It has neither the record nor parts. The record grows with the manifests: to send it with every part would take
+    quadratic time.
 
     Args:
         store: the store with the files.
@@ -164,10 +165,26 @@ class ArtifactFolder:
         with self._naming_removal():
             return self.store.read(self._inside(path))
 
+    def read_range(self, path: str, first: int, end: int) -> bytes:
+        """Returns the bytes from `first` to `end` (exclusive) of one file of the artifact, as they are in the store.
+
+        Raises:
+            InputError: the file is missing or shorter.
+        """
+        data = b""
+        with contextlib.suppress(FileNotFoundError), self._naming_removal():
+            data = self.store.read_range(self._inside(path), first, end)
+        if len(data) != end - first:
+            raise InputError(
+                f"{self.store.url(f'{self.path}/{path}')} is missing or has no bytes {first:,} .. {end:,}",
+                "restore the file; or remove its artifact, and run the stage that makes it again",
+            )
+        return data
+
     def local(self, path: str) -> str:
         """Returns the path of a local file with the content of `path` (see `Store.local`)."""
         with self._naming_removal():
-            local = self.store.local(self._inside(path), *self._recorded(path))
+            local = self.store.local(self._inside(path), *(() if self.store.is_local else self._recorded(path)))
             if self.store.is_local and not os.path.exists(local):
                 raise FileNotFoundError(local)
             return local
@@ -240,10 +257,11 @@ class Artifact(ArtifactFolder):
         return frozenset({RECORD, *(() if self.record.adopted_from else (one.path for one in self.record.manifests))})
 
     def entry(self, path: str) -> FileEntry:
-        """Returns what the record knows of a file; reads one manifest, or few (`Parts.entry`).
+        """Returns size, hash and rows of a file; reads one manifest, or several (`Parts.entry`).
 
         Raises:
             FileNotFoundError: the artifact has no such file.
+            InputError: a manifest is missing or damaged.
         """
         if entry := self.parts.entry(path):
             return entry
@@ -302,6 +320,8 @@ class Artifact(ArtifactFolder):
                     f"{address} uses the files of {record.adopted_from}, which is gone or has other files now",
                     f"restore it; or remove {store.url(address.path)}, and run the stage that makes it again",
                 )
+            # If it was made again, the same files may be in other manifests, which also have metrics.
+            record = record.model_copy(update={"manifests": source.record.manifests})
         return cls(store, address, record)
 
     @classmethod
@@ -372,35 +392,32 @@ class Artifact(ArtifactFolder):
         """Removes the files and keeps the record; may be repeated after a kill.
 
         Raises:
+            InputError: a manifest is missing or damaged; if the removal begins with this call, nothing is removed.
             ValueError: the files are those of another artifact, from which this one was adopted.
         """
         if self.record.adopted_from:
             raise ValueError(f"{self.address} has no files of its own: they are those of {self.record.adopted_from}")
-        if self.removal() is None:
+        if (removal := self.removal()) is None:
+            removal = Removal(at=at, why=why, last=max(self.parts.paths(), default=""))  # reads all manifests
             with self.store.write(f"{self.path}/{REMOVED}") as file:
-                file.write(Removal(at=at, why=why).model_dump_json().encode())
-        last = self._last_file()
+                file.write(removal.model_dump_json().encode())
+        last = removal.last
         for group in self.parts.groups():
             self.store.remove_files([f"{self.path}/{path}" for path in group.paths(("",)) if path != last])
         self.store.remove_files([f"{self.path}/{last}"] if last else [])  # it is gone only when all are
 
-    def removal_is_unfinished(self) -> bool:
-        """Returns whether files are left of an artifact whose removal was begun."""
-        return bool(last := self._last_file()) and self.store.exists(f"{self.path}/{last}")
-
-    def _last_file(self) -> str:
-        """Returns the file that a removal removes last; "" if there is none."""
-        having = [one for one in self.record.manifests if one.folders][-1:]
-        paths = Parts(self.store, self.path, tuple(having)).paths()
-        return max(paths, default="")
+    def is_removed(self) -> bool:
+        """Returns whether all files have been removed, by a removal that was not killed."""
+        removal = self.removal()
+        return removal is not None and not (removal.last and self.store.exists(f"{self.path}/{removal.last}"))
 
     def verify(self) -> list[str]:
-        """Hashes every file again; returns the paths that are missing or differ from the record.
+        """Hashes every file again; returns the paths that are missing or differ from what the manifests have.
 
         One listing has the sizes, and only files of the right size are read.
 
         Raises:
-            InputError: the files have been removed.
+            InputError: the files have been removed, or a manifest is missing or damaged.
         """
         sizes = self.store.sizes(self.path)
         entries = list(self.entries())

@@ -23,7 +23,7 @@ from tasks.core import manifest
 from tasks.core.artifact import RECORD, REMOVED, TRACKING, Artifact, ArtifactId, ArtifactRecord, InputRef
 from tasks.core.config import Config
 from tasks.core.errors import DriftError, InputError
-from tasks.core.manifest import MANIFESTS, PARTS_IN_MANIFEST, Manifest, PartRecord, Total
+from tasks.core.manifest import FILES_IN_MANIFEST, MANIFESTS, PARTS_IN_MANIFEST, PartRecord, Total
 from tasks.core.part import PARTS, finite
 from tasks.core.remote import concurrently
 from tasks.core.stage import SCRATCH, Output, Report, scratch_of
@@ -55,13 +55,19 @@ def commit(
     if not output.committed:
         raise InputError(f"{output.address}: the stage {stage} made no part", "check that its inputs are not empty")
     output.check_poison()
-    record = _record(output, stage, stage_version, config, inputs, report, started)
+    output.check_fence()
+    try:
+        record = _record(output, stage, stage_version, config, inputs, report, started)
+    except FileNotFoundError:  # the attempt that has committed has removed a manifest while this one wrote it (`clear`)
+        if not output.store.exists(f"{output.address.path}/{RECORD}"):
+            raise
+        return _committed_by_other(output.store, output.address, output.fingerprint)
     output.check_fence()
     enter(output.store, record, record.finished)
     try:
         output.store.publish(f"{output.address.path}/{RECORD}", record.model_dump_json(indent=1).encode())
     except AlreadyPublished:
-        return _committed_by_other(output.store, output.address, output.fingerprint, record.manifests)
+        return _committed_by_other(output.store, output.address, output.fingerprint)
     artifact = Artifact(output.store, output.address, record)
     clear(artifact)
     return artifact
@@ -97,16 +103,14 @@ def adopt(source: Artifact, address: ArtifactId, inputs: Sequence[InputRef]) -> 
     return artifact
 
 
-def _committed_by_other(
-    store: Store, address: ArtifactId, fingerprint: str, written: Sequence[Manifest] = ()
-) -> Artifact:
+def _committed_by_other(store: Store, address: ArtifactId, fingerprint: str) -> Artifact:
     """Returns the artifact of the attempt that committed first; raises DriftError if its fingerprint differs.
 
-    Removes the manifests that this attempt has `written`, unless the other one has the same.
+    Removes the manifests of other attempts, whose records can no longer be published.
     """
     artifact = Artifact.open_at(store, address)
-    listed = {one.path for one in artifact.record.manifests}
-    store.remove_files([f"{address.path}/{one.path}" for one in written if one.path not in listed])
+    paths = (f"{MANIFESTS}/{name}" for name in store.names(f"{address.path}/{MANIFESTS}"))
+    store.remove_files([f"{address.path}/{path}" for path in paths if path not in artifact.record_paths])
     if artifact.record.fingerprint != fingerprint:
         raise DriftError(
             f"{address} was committed in the meantime by a run with other settings or inputs",
@@ -163,9 +167,17 @@ def _record(
 
 
 def _groups(output: Output) -> Iterator[list[PartRecord]]:
-    names = sorted(output.committed)
-    for first in range(0, len(names), PARTS_IN_MANIFEST):
-        yield [output.committed[name] for name in names[first : first + PARTS_IN_MANIFEST]]
+    group: list[PartRecord] = []
+    files = 0
+    for name in sorted(output.committed):
+        part = output.committed[name]
+        if group and (len(group) == PARTS_IN_MANIFEST or files + len(part.files) > FILES_IN_MANIFEST):
+            yield group
+            group, files = [], 0
+        group.append(part)
+        files += len(part.files)
+    if group:
+        yield group
 
 
 def clear(artifact: Artifact, *, again: bool = False) -> None:

@@ -26,7 +26,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from tasks.core.artifact import Artifact, ArtifactFolder, FileEntry
+from tasks.core.artifact import Artifact, ArtifactFolder
 from tasks.core.cache import BlockCache
 from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError
@@ -88,24 +88,20 @@ class RangeEntry(NamedTuple):
 
 
 def entries_of(artifact: Artifact, paths: Sequence[str]) -> Callable[[int], RangeEntry]:
-    """Returns the entries of some files of an artifact by number; raises InputError if it has no such file."""
+    """Returns the entries of some files of an artifact by number; reads each manifest once for any number of files.
 
-    def recorded(path: str) -> FileEntry:
-        if entry := artifact.parts.entry(path):
-            return entry
+    Raises:
+        InputError: the artifact has no such file, or not its checksums.
+    """
+    wanted = [*paths, *map(checksums_path, paths)]
+    found = {entry.path: (entry.bytes, entry.rows, entry.sha256) for entry in artifact.parts.lookup(wanted)}
+    if missing := next((path for path in wanted if path not in found), ""):
         raise InputError(
-            f"{artifact.address} has no {path}",
+            f"{artifact.address} has no {missing}",
             "use the artifact that the others were made from; one made by an earlier Sluice must be made again",
         )
-
-    files = [recorded(path) for path in paths]
-
-    def entry(number: int) -> RangeEntry:
-        file = files[number]
-        sums = recorded(checksums_path(file.path))
-        return RangeEntry(artifact, file.path, file.bytes, file.rows, file.sha256, sums.sha256)
-
-    return entry
+    folder = artifact.folder
+    return [RangeEntry(folder, path, *found[path], found[checksums_path(path)][2]) for path in paths].__getitem__
 
 
 class RangeReader:

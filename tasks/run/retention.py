@@ -18,6 +18,7 @@ What an artifact read from the version before it is not needed to read or to tra
 """
 
 import json
+import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
@@ -36,6 +37,8 @@ from tasks.run.place import Retention
 from tasks.run.result import Json
 from tasks.run.tracking import send
 from tasks.run.variants import bases
+
+log = logging.getLogger("sluice.retention")
 
 FOLDER = ".retention"
 MODELS = ("model", "merged_model", "tuned_model")
@@ -169,7 +172,7 @@ def survey(
     holdings = []
     for artifact in records.own:
         address, record = str(artifact.address), artifact.record
-        if record.adopted_from or not record.bytes or (artifact.removal() and not artifact.removal_is_unfinished()):
+        if record.adopted_from or not record.bytes or artifact.is_removed():
             continue
         since = listed.get(address) if address not in needed else None
         due = address not in needed and now - (since or now) >= grace
@@ -182,7 +185,8 @@ def collect(
 ) -> Survey:
     """Removes the files that have been listed for the whole grace period, and lists those that are unneeded now.
 
-    A run that was killed is completed by the next one. Arguments and errors are those of `survey`.
+    A run that was killed is completed by the next one. An artifact whose manifests cannot be read keeps its files, with
+    a warning. Arguments and errors are those of `survey`.
     """
     now = now or datetime.now(UTC)
     found = survey(store, recipe, policy, now, drop)
@@ -192,9 +196,13 @@ def collect(
     removed = []
     for one in found.unneeded:
         if one.due:
-            artifact = Artifact.open_at(store, ArtifactId.parse(one.artifact))
-            artifact.remove_files(f"no longer needed since {listed[one.artifact][:10]}", now)
-            removed.append(one.artifact)
+            try:
+                artifact = Artifact.open_at(store, ArtifactId.parse(one.artifact))
+                artifact.remove_files(f"no longer needed since {listed[one.artifact][:10]}", now)
+            except InputError as error:
+                log.warning("%s cannot be removed: %s", one.artifact, error)
+            else:
+                removed.append(one.artifact)
     return Survey(recipe, policy, found.holdings, removed)
 
 

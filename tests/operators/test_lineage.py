@@ -7,9 +7,17 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from operators.lineage import _schema_of
+from tasks.core import commit as committing
+from tasks.core import manifest
+from tasks.core.artifact import ArtifactId
+from tasks.core.commit import commit
+from tasks.core.config import Config
 from tasks.core.ledger import Ledger
+from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.core.version_index import dependencies
 from tests.airflow_home import states
@@ -122,3 +130,22 @@ def test_the_events_have_the_edges_of_the_ledger_and_its_counts(recipes, dag_bag
             assert columns["text"]["inputFields"][0]["transformations"][0]["masking"]
             assert {one["name"] for one in output["facets"]["schema"]["fields"]} >= columns.keys() | {"tier"}
     assert not records
+
+
+def test_the_schema_of_rows_is_read_from_one_manifest_and_its_loss_stops_no_event(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(committing, "PARTS_IN_MANIFEST", 1)
+    output = Output(Store(str(tmp_path)), ArtifactId("open/rows", "v1"), "1" * 64)
+    for number in range(3):
+        with output.part(f"part-{number}", conserved=False) as part:
+            part.count_in(2)
+            part.count_out(2)
+            part.write_table(f"rows/{part.name}.parquet", pa.table({"a": [1, 2]}))
+            part.write(f"keys/{part.name}.bin", bytes(10_000), rows=2)
+    artifact = commit(output, "toy", 1, Config(), (), Report())
+    paths = [f"{artifact.path}/{one.path}" for one in artifact.record.manifests]
+    for first, schema in ((1, pa.schema({"a": pa.int64()})), (0, None)):
+        manifest._GROUPS._groups.clear()
+        artifact.store.remove_files(paths[first:])
+        assert _schema_of(artifact) == schema

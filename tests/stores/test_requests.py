@@ -107,7 +107,7 @@ def test_verification_on_s3_costs_one_request_a_file_and_removal_a_few(s3_store:
     artifact = committed(s3_store, 16)
     assert cost(artifact.verify) == 16 * FILES + 1
     assert cost(lambda: artifact.remove_files("no longer needed", datetime.now(UTC))) < 6
-    assert not artifact.removal_is_unfinished()
+    assert artifact.is_removed()
     with pytest.raises(InputError, match=r"the files of demo/books@a were removed on .*no longer needed"):
         artifact.verify()
 

@@ -115,9 +115,8 @@ class MergedKeys:
         return keys[below:above]
 
     def _read(self, number: int, first: int, end: int) -> NDArray[np.void]:
-        path = f"{self.folder.path}/{FOLDER}/{_range_names(len(self.rows))[number]}.bin"
-        size = KEY.itemsize
-        return np.frombuffer(self.folder.store.read_range(path, first * size, end * size), KEY)
+        path = f"{FOLDER}/{_range_names(len(self.rows))[number]}.bin"
+        return np.frombuffer(self.folder.read_range(path, first * KEY.itemsize, end * KEY.itemsize), KEY)
 
 
 def _lower_bound(keys: NDArray[np.uint64], bound: int) -> int:

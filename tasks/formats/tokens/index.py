@@ -5,8 +5,9 @@ Writes and reads, for each part of documents, packed records without a header, e
     index/<part>-documents.bin   DOCUMENT (40 bytes) per document, in the order of shard names and rows
     index/<part>-urls.bin        the URLs, UTF-8, in the same order
 
-and the keys of URLs, ids and domains (`documents.key_index`). The shards of a part and their rows are in its record, so
-the offset of a document in a file is computed, and a lookup reads only the blocks with the result.
+and the keys of URLs, ids and domains (`documents.key_index`). The shards of a part and their rows are in the manifests,
+which are read once, so the offset of a document in a file is computed, and a lookup reads only the blocks with the
+result.
 """
 
 from bisect import bisect_right
@@ -127,7 +128,7 @@ class IndexedRows(NamedTuple):
 
 
 def indexed_rows(artifact: Artifact) -> dict[str, IndexedRows]:
-    """Returns where the index has the documents of each shard; reads nothing but the record."""
+    """Returns where the index has the documents of each shard; reads the manifests and no other file."""
     parts = [_IndexPart(part) for part in artifact.parts]
     return {
         shard: IndexedRows(shard, part.name, first, end - first)

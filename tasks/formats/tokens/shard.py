@@ -444,7 +444,7 @@ class ShardSet:
                 if file.path.startswith(f"{FOLDER}/") and file.path.startswith(prefixes):
                     if file.rows is None or file.tokens is None:
                         raise InputError(
-                            f"the record of {artifact.address} does not count the tokens of {file.path}",
+                            f"{artifact.address} has no count of the tokens of {file.path}",
                             "run the stage encode again",
                         )
                     # A cached copy of a remote file has another name, so shards are named after the artifact's files.

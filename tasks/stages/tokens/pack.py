@@ -302,7 +302,7 @@ def _format(artifact: Artifact, name: str) -> TokenFormat:
 
 
 def _jobs(artifact: Artifact, shards: ShardSet, contents: Mapping[str, dict[str, int]]) -> list[_PackJob]:
-    """Returns the parts to pack, each with the part of the record that its worker needs."""
+    """Returns the parts to pack, each with the records of the parts whose shards its worker reads."""
     numbers, places = {name: number for number, name in enumerate(shards.all_names)}, indexed_rows(artifact)
     records, jobs = {part.name: part for part in artifact.parts}, []
     for source, tokens in contents.items():

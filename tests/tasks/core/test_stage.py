@@ -13,6 +13,7 @@ from tasks.core.artifact import RECORD, Artifact, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.engine import Engine
 from tasks.core.errors import ConservationError, DriftError, InputError, StoreError
+from tasks.core.manifest import MANIFESTS
 from tasks.core.part import Part, PartSpec
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
@@ -200,6 +201,23 @@ def test_of_two_finishing_attempts_one_wins_and_the_other_reports_it(
     assert "committed first" not in caplog.text
     assert ended(second).record == won.record
     assert "[x/y@dev] another attempt committed first; its result is used" in caplog.text
+
+
+def test_an_attempt_whose_manifest_the_winner_removes_reports_the_winner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, link = Store(str(tmp_path)), os.link
+    won: list[Artifact] = []
+    first, late = finished(store, "same", b"one"), finished(store, "same", b"two")
+
+    def slow(source: str, target: str) -> None:
+        monkeypatch.setattr(os, "link", link)
+        won.append(ended(first))
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", slow)
+    assert ended(late).record == won[0].record
+    assert {f"{MANIFESTS}/{name}" for name in store.names(f"x/y/dev/{MANIFESTS}")} == won[0].record_paths - {RECORD}
 
 
 def test_a_second_attempt_with_other_settings_is_refused(tmp_path: Path) -> None:

@@ -299,6 +299,22 @@ def test_the_record_of_a_removal_is_beside_that_of_the_artifact(store: Store) ->
     assert store.sizes(folder).keys() == removed.record_paths | {REMOVED}
 
 
+def test_an_artifact_without_a_manifest_keeps_its_files_and_the_others_are_removed(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = {one.artifact for one in survey(store, "test", AT_ONCE, NOW).unneeded}
+    damaged = Artifact.open_at(store, ArtifactId.parse(max(expected)))
+    before = files_of(store, damaged)
+    store.remove(f"{damaged.path}/{damaged.record.manifests[0].path}")
+    manifest._GROUPS._groups.clear()
+    assert set(collect(store, "test", AT_ONCE, NOW).removed) == expected - {str(damaged.address)}
+    assert f"{damaged.address} cannot be removed: " in caplog.text
+    assert not damaged.removal()
+    assert before
+    assert all(store.exists(f"{damaged.path}/{path}") for path in before)
+    assert {one.artifact for one in survey(store, "test", AT_ONCE, NOW).unneeded} == {str(damaged.address)}
+
+
 def test_what_older_crawls_worked_with_is_not_kept_for_the_documents_of_a_corpus_that_grows(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     report = {}

@@ -128,6 +128,19 @@ def test_an_index_of_an_earlier_format_is_refused(made: Made, tmp_path: Path) ->
         DocumentIndex(before)
 
 
+def test_keys_that_are_to_grow_are_missed_by_name(tmp_path: Path) -> None:
+    artifact = keys_in(str(tmp_path), [[(number << 40, number) for number in range(50)]])
+    merged, (path,) = MergedKeys.of(artifact), artifact.files("index/")
+    whole = artifact.read(path)
+    with artifact.store.write(f"{artifact.path}/{path}") as file:
+        file.write(whole[:-1])
+    with pytest.raises(InputError, match=rf"{path} is missing or has no bytes 0 \.\. {len(whole)}"):
+        merged.between(0, 1 << 64)
+    artifact.remove_files("of a test", artifact.record.finished)
+    with pytest.raises(InputError, match=r"test/keys@dev were removed on .*of a test"):
+        merged.between(0, 1 << 64)
+
+
 @pytest.mark.parametrize(("before", "after"), [(1 << 22, 1 << 22), (1 << 22, 300), (300, 300), (300, 700), (90, 80)])
 def test_an_index_grows_by_new_parts_to_the_bytes_of_one_merge_of_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, after: int

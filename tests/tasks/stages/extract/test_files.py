@@ -284,7 +284,7 @@ def test_a_metadata_value_that_python_lacks_costs_no_document(
     made = extracted(tmp_path, source(tmp_path, "*.parquet", "parquet"))
     (part,) = made.files("documents/")
     assert made.table(part).sort_by("url").column("metadata").to_pylist() == [kept, None]
-    assert made.parts[0].metrics.get("metadata_unreadable", 0) == left_out
+    assert next(iter(made.parts)).metrics.get("metadata_unreadable", 0) == left_out
 
 
 def test_of_two_columns_of_one_name_metadata_has_neither_and_a_text_is_refused(tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_of_two_columns_of_one_name_metadata_has_neither_and_a_text_is_refused(t
     made = extracted(tmp_path, source(tmp_path, "*.parquet", "parquet"))
     (part,) = made.files("documents/")
     assert made.table(part).sort_by("url").column("metadata").to_pylist() == ['{"n":5}', '{"n":6}']
-    assert made.parts[0].metrics["metadata_unreadable"] == 2
+    assert next(iter(made.parts)).metrics["metadata_unreadable"] == 2
     with pytest.raises(InputError, match='has several columns "m"'):
         rows(source(tmp_path, "*.parquet", "parquet", text_field="m"))
 

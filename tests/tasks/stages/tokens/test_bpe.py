@@ -50,7 +50,7 @@ def test_fertility_is_reported_by_language_and_by_source(tmp_path: Path) -> None
             assert sum(row[count] for row in fit[kind].values()) == fit["all"][count]
     assert 1 <= fit["language"]["en"]["tokens_per_word"] < 4
     assert 1 < fit["source"]["web"]["bytes_per_token"] < 8
-    assert tokenizer.parts[0].metrics["bytes_per_token/source/web"] == fit["source"]["web"]["bytes_per_token"]
+    assert next(iter(tokenizer.parts)).metrics["bytes_per_token/source/web"] == fit["source"]["web"]["bytes_per_token"]
 
 
 def test_pieces_per_word_show_what_a_split_costs_a_language(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_pieces_per_word_show_what_a_split_costs_a_language(tmp_path: Path) -> N
         config = TokenizerConfig.model_validate({"vocab_size": 300, "split": split})
         inputs = {"documents": documents_in(tmp_path / split, rows)}
         made = run_stage_in(tmp_path / split, "tasks.stages.tokens.bpe", config, inputs, kind="tokenizer")
-        measured[split] = made.parts[0].metrics["pieces_per_word/language/hi"]
+        measured[split] = next(iter(made.parts)).metrics["pieces_per_word/language/hi"]
         assert json.loads(made.read(FERTILITY))["language"]["hi"]["pieces_per_word"] == measured[split]
     assert measured["llama3"] < 1.2
     assert measured["gpt2"] > 3
@@ -81,7 +81,7 @@ def test_a_language_of_twice_the_median_cost_is_named(
     rows.append(kept_document("https://b.org/1", "ᚠᚢᚦ ᚨᚱᚲ", language=""))
     documents = documents_in(tmp_path, rows)
     made = run_stage("tasks.stages.tokens.bpe", TokenizerConfig(vocab_size=330), {"documents": documents})
-    ratios = {name: value for name, value in made.parts[0].metrics.items() if name.startswith("times_median/")}
+    ratios = {name: value for name, value in next(iter(made.parts)).metrics.items() if name.startswith("times_median/")}
     assert list(ratios) == ["times_median/language/xx"]
     assert "xx takes" in caplog.text
     assert made.record.note.endswith("; over 2 times the median tokens per word: xx")
@@ -109,7 +109,7 @@ def test_the_training_sample_is_drawn_from_all_documents_up_to_its_size(tmp_path
     artifact = run_stage(
         "tasks.stages.tokens.bpe", TokenizerConfig(vocab_size=300, sample_bytes=size), {"documents": documents}
     )
-    assert 40 <= artifact.parts[0].metrics["sample_documents"] <= 65
+    assert 40 <= next(iter(artifact.parts)).metrics["sample_documents"] <= 65
 
 
 @pytest.mark.parametrize("first_parts", [1, 3, 256])
