@@ -367,8 +367,8 @@ class _Passes:
 
     def _by_part(self, name: str, dtype: np.dtype[Any], runs: Sequence[Source]) -> Exchange:
         """Returns the records of runs sorted by row id for the tasks of a pass over all parts."""
-        parts = self._index.count + len(self._names)
-        return exchange_by_part(name, dtype, self._output, self._engine, runs, self._per_bucket, parts)
+        parts = self._index.count, len(self._names)
+        return exchange_by_part(name, dtype, self._output, self._engine, runs, self._per_bucket, *parts)
 
     def _over_parts(self, name: str, fn: Callable[..., None], read: Exchange) -> list[PartRecord]:
         """Runs a pass over all parts, those of the index first."""
