@@ -142,8 +142,8 @@ def exchange_by_part(
 ) -> Exchange:
     """Prepares runs sorted by row id (`document_ids`): range n has the records of part n. See `exchange`.
 
-    The first `earlier` parts are those of the dedup index, the others are `new`. The fewer of the two may have nearly all
-    records, for example those of a small version of a large index.
+    The first `earlier` parts are those of the dedup index, the others are `new`. The fewer of the two may have nearly
+    all records, for example a small version with a large index.
     """
     parts, filled = earlier + new, min(earlier, new) or None
     return exchange(name, dtype, output, engine, runs, per_range, parts, parts << 32, filled=filled)
