@@ -8,8 +8,10 @@ If each of R ranges read from each of P files, there would be P x R reads of eve
 
 Each level has about as many runs as there are ranges, and they have the same size: a level merges as many times more
 sources into a run as its span is narrower. So a task reads and sorts about a range of records in at most `_FAN` pieces,
-whatever the number of parts. This bound holds for distinct keys: equal ones, such as those of all rows of one domain in
-an index, fall into one range, and the task of this range holds them all (40 bytes for each record of 16).
+whatever the number of parts. This bound holds for sources of at most a range of records, since a task of level 0 reads
+whole ones, and for distinct keys: equal ones, such as those of all rows of one domain in an index, fall into one range,
+and the task of this range holds them all (40 bytes for each record of 16). Ranges that differ in their records, such as
+those of the rows of each part, are merged together in smaller numbers (`merge_levels`).
 
 A record is read once per level, and there are log(R) / log(`_FAN`) levels after level 0. If all records fit in one
 range, its task reads the sources itself, and there are no runs.
@@ -39,9 +41,10 @@ from tasks.core.ranges import IN_FLIGHT
 from tasks.core.stage import Output, group_by_size
 
 _FAN = 32
-"""Most runs that a task merges. Their pieces are fetched in one round of requests (`ranges.IN_FLIGHT`); with ranges of
-4 M records of 16 bytes a piece has 2 MB, whose transfer takes as long as a round trip. One level after level 0 is
-enough for 130 million records, two for 4 billion, three for 137 billion."""
+"""Most runs that a task merges. Their pieces are fetched at the same time (`ranges.IN_FLIGHT`), each by two requests,
+one after the other: for its place in the run and for its records. With ranges of 4 M records of 16 bytes a piece has
+2 MB, whose transfer takes as long as a round trip. One level after level 0 is enough for 130 million records, two for 4
+billion, three for 137 billion."""
 
 _COUNT = np.dtype("<u8")
 
@@ -52,7 +55,8 @@ class RangeMerge:
 
     Attributes:
         folder: folder of the runs, and prefix of the names of their parts.
-        dtype: dtype of the records, with a field `key` of 64 bits whose values are about uniform below `keys`.
+        dtype: dtype of the records, with a field `key` of 64 bits whose values are about uniform below `keys`; if not,
+            see `merge_levels`.
         read: returns all records of a source in a new or read-only array, in any order. Called in threads.
         keys: end of the keys, exclusive, at most 2**64; ranges have equal widths of them.
     """
@@ -123,7 +127,13 @@ class MergedRanges:
 
 
 def merge_levels(
-    merge: RangeMerge, output: Output, engine: Engine, sources: Sequence[Source], count: int, per_range: int
+    merge: RangeMerge,
+    output: Output,
+    engine: Engine,
+    sources: Sequence[Source],
+    count: int,
+    per_range: int,
+    filled: int | None = None,
 ) -> MergedRanges:
     """Makes the runs of all levels, so that each of `count` ranges is in at most `_FAN` pieces.
 
@@ -136,11 +146,13 @@ def merge_levels(
         sources: the files to merge.
         count: number of ranges.
         per_range: about the most records of a task. Ranges with fewer are merged together.
+        filled: if all records may be in some of the ranges, the least number of those; `count` by default. A task then
+            has about `per_range` records, or those of one such range, wherever they are.
     """
     folder = output.folder
     sizes = [one.records for one in sources]
     groups = [sources[first:end] for first, end in group_by_size(sizes, per_range)]
-    together = max(1, count // range_count(sum(sizes), per_range))
+    together = max(1, (filled or count) // range_count(sum(sizes), per_range))
     plan = plan_levels(merge.folder, len(groups), count, merge.keys, together)
     specs = [PartSpec(plan.name(0, number, 0), (number, tuple(group))) for number, group in enumerate(groups)]
     output.map_parts(engine, partial(_write_first_run, merge, folder, plan), specs, conserved=False)
@@ -197,7 +209,8 @@ class MergePlan:
 
     def name(self, level: int, group: int, span: int) -> str:
         """Returns the name of the part of a run, which has all that its records depend on besides the sources."""
-        plan = f"{self.groups[0]}-{self.ranges}-{self.fan}"
+        keys = [] if self.keys == 1 << 64 else [self.keys]
+        plan = "-".join(map(str, (self.groups[0], self.ranges, self.fan, self.widths[1], *keys)))
         return f"{self.folder}-{plan}-{level}-{group:05d}-{span:05d}"
 
     def path(self, level: int, group: int, span: int) -> str:
@@ -260,7 +273,7 @@ def _write(part: Part, plan: MergePlan, level: int, group: int, span: int, recor
     first = span * plan.divisions(level)
     begins = [plan.begin(level + 1, first + division) for division in range(plan.divisions(level) + 1)]
     with part.file(plan.path(level, group, span), rows=len(records)) as file:
-        file.write(np.array([_below(records["key"], begin) for begin in begins], _COUNT).tobytes())
+        file.write(np.array([below(records["key"], begin) for begin in begins], _COUNT).tobytes())
         file.write(records.view(np.uint8).data)
 
 
@@ -300,6 +313,6 @@ def _sorted(merge: RangeMerge, pieces: list[NDArray[np.void]]) -> NDArray[np.voi
     return sorted_
 
 
-def _below(keys: NDArray[np.uint64], bound: int) -> int:
+def below(keys: NDArray[np.uint64], bound: int) -> int:
     """Returns the number of sorted keys below a bound of at most 2**64."""
     return len(keys) if bound >> 64 else int(np.searchsorted(keys, np.uint64(bound)))

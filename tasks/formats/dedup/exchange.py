@@ -3,7 +3,7 @@
 Ranges are buckets of hashes or, for results that go back to the documents, the row ids of each part. If each of R tasks
 looked up each of P runs, the requests would grow with P x R. So runs are merged in levels (`tasks.core.range_merge`),
 and a task reads a few pieces of known size, whatever the number of runs. Up to `_FEW` runs of a local store are read in
-place, memory-mapped, and so are all runs if there is only one range.
+place, memory-mapped. If there is only one range, its task reads all runs.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -33,7 +33,7 @@ run on a remote store is that of all keys."""
 
 @dataclass(frozen=True)
 class Exchange:
-    """The records that the tasks of a pass read. Picklable; its size does not depend on the runs, if these are many.
+    """The records that the tasks of a pass read. Picklable; its size does not depend on the runs, if these are merged.
 
     Attributes:
         dtype: dtype of the records, with a field `key`.
@@ -106,12 +106,13 @@ def exchange(
     count: int,
     keys: int = _END,
     read: ReadRun | None = None,
+    filled: int | None = None,
 ) -> Exchange:
     """Prepares the runs of a pass for the tasks of the next one; merges them if they are many.
 
     Args:
         name: of the next pass, unique in the stage.
-        dtype: dtype of the records, with a field `key` whose values are about uniform below `keys`.
+        dtype: dtype of the records, with a field `key` whose values are about uniform below `keys`, or in `filled`.
         output: the artifact being written, whose committed parts have the runs.
         engine: runs the merge.
         runs: the runs.
@@ -119,12 +120,14 @@ def exchange(
         count: number of ranges.
         keys: end of the keys, exclusive.
         read: reads a run; `read_run` by default.
+        filled: least number of ranges that may have all records; `count` by default.
     """
     read = read or partial(read_run, dtype)
     if not runs or count == 1 or (output.store.is_local and len(runs) <= _FEW):
         return Exchange(dtype, count, keys, read, tuple(runs))
     merge = RangeMerge(f"to-{name}", dtype, partial(_read_whole, read), keys)
-    return Exchange(dtype, count, keys, read, merged=merge_levels(merge, output, engine, runs, count, per_range))
+    merged = merge_levels(merge, output, engine, runs, count, per_range, filled)
+    return Exchange(dtype, count, keys, read, merged=merged)
 
 
 def exchange_by_part(
@@ -134,7 +137,13 @@ def exchange_by_part(
     engine: Engine,
     runs: Sequence[Source],
     per_range: int,
-    parts: int,
+    earlier: int,
+    new: int,
 ) -> Exchange:
-    """Prepares runs sorted by row id (`document_ids`): range n has the records of part n. See `exchange`."""
-    return exchange(name, dtype, output, engine, runs, per_range, parts, parts << 32)
+    """Prepares runs sorted by row id (`document_ids`): range n has the records of part n. See `exchange`.
+
+    The first `earlier` parts are those of the dedup index, the others are `new`. The fewer of the two may have nearly
+    all records, for example a small version with a large index.
+    """
+    parts, filled = earlier + new, min(earlier, new) or None
+    return exchange(name, dtype, output, engine, runs, per_range, parts, parts << 32, filled=filled)

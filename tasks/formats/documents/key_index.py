@@ -25,15 +25,16 @@ from tasks.core.artifact import Artifact, ArtifactFolder, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.part import Part
-from tasks.core.range_merge import RangeMerge, Source, merge_ranges, range_begin, range_count
+from tasks.core.range_merge import RangeMerge, Source, below, merge_ranges, range_begin, range_count
 from tasks.core.ranges import RangeReader, ReadRequest, entries_of
+from tasks.core.row_marks import range_name, range_names, range_number
 from tasks.core.stage import Output
 from tasks.formats.documents.text import hashes64
 
 URL, ID, DOMAIN = "url", "id", "domain"
 """Kinds of terms of documents."""
 PART_KEYS_FOLDER = "keys"
-FOLDER = "index"
+FOLDER, _WORDS = "index", "words"
 PART_KEY = np.dtype([("key", "<u8"), ("row", "<u4")])
 KEY = np.dtype([("key", "<u8"), ("part", "<u4"), ("row", "<u4")])
 """`part` is the index of the part among the merged parts, in name order."""
@@ -71,7 +72,7 @@ def write_part_keys(part: Part, keys: NDArray[np.uint64], rows: NDArray[np.integ
 
 @dataclass(frozen=True)
 class MergedKeys:
-    """The merged keys of an artifact, for workers, who read them by ranges. Picklable, of constant size.
+    """The merged keys of an artifact, for workers, who read them by ranges. Picklable; a few bytes for each file.
 
     Attributes:
         folder: the artifact, whose stage called `merge`.
@@ -86,8 +87,7 @@ class MergedKeys:
     @classmethod
     def of(cls, artifact: Artifact) -> "MergedKeys":
         """Returns the merged keys of an artifact; raises InputError if it has none."""
-        rows = _rows_of_files(artifact)
-        return cls(artifact.folder, tuple(rows[path] for path in sorted(rows)), len(_parts_of(artifact)))
+        return cls(artifact.folder, tuple(_rows_of_files(artifact).values()), len(_parts_of(artifact)))
 
     def between(self, begin: int, end: int) -> NDArray[np.void]:
         """Returns the keys (KEY) from `begin` up to `end`, sorted by key, part and row.
@@ -109,18 +109,14 @@ class MergedKeys:
             low = 0 if begin <= first else max(0, guesses[0] - reach)
             high = rows if end >= after else min(rows, guesses[1] + reach)
             keys = self._read(number, low, high)
-            below, above = (_lower_bound(keys["key"], key) for key in (begin, end))
-            if (below or not low) and (above < len(keys) or high == rows):
+            first_row, end_row = (below(keys["key"], key) for key in (begin, end))
+            if (first_row or not low) and (end_row < len(keys) or high == rows):
                 break
-        return keys[below:above]
+        return keys[first_row:end_row]
 
     def _read(self, number: int, first: int, end: int) -> NDArray[np.void]:
-        path = f"{FOLDER}/{_range_names(len(self.rows))[number]}.bin"
-        return np.frombuffer(self.folder.read_range(path, first * KEY.itemsize, end * KEY.itemsize), KEY)
-
-
-def _lower_bound(keys: NDArray[np.uint64], bound: int) -> int:
-    return len(keys) if bound >> 64 else int(np.searchsorted(keys, np.uint64(bound)))
+        path, size = _path(number, len(self.rows)), KEY.itemsize
+        return np.frombuffer(self.folder.read_range(path, first * size, end * size), KEY)
 
 
 def merge(output: Output, engine: Engine, records: Sequence[PartRecord], earlier: MergedKeys | None = None) -> None:
@@ -136,13 +132,14 @@ def merge(output: Output, engine: Engine, records: Sequence[PartRecord], earlier
     taken_over = earlier.parts if earlier else 0
     sources = [_source(number, record) for number, record in enumerate(records) if number >= taken_over]
     total = sum(source.records for source in sources) + sum(earlier.rows if earlier else ())
-    names = _range_names(range_count(total, _RANGE_KEYS))
+    names = range_names(_WORDS, range_count(total, _RANGE_KEYS))
     keys, write = RangeMerge("keys-merge", KEY, _read_part), partial(_write_range, earlier, len(names))
     merge_ranges(keys, write, output, engine, sources, names, _RANGE_KEYS)
 
 
-def _range_names(count: int) -> list[str]:
-    return [f"words-{number:05d}-of-{count:05d}" for number in range(count)]
+def _path(number: int, count: int) -> str:
+    """Returns the path of a merged file."""
+    return f"{FOLDER}/{range_name(_WORDS, number, count)}.bin"
 
 
 def _source(number: int, record: PartRecord) -> Source:
@@ -159,7 +156,7 @@ def _read_part(folder: ArtifactFolder, source: Source) -> NDArray[np.void]:
 
 def _write_range(earlier: MergedKeys | None, count: int, part: Part, keys: NDArray[np.void]) -> None:
     if earlier:
-        number = int(part.name.split("-")[1])
+        number = range_number(part.name)
         keys = np.concatenate([earlier.between(range_begin(number, count), range_begin(number + 1, count)), keys])
         keys = keys[np.argsort(keys["key"], kind="stable")]
     with ranges.checksummed_file(part, f"{FOLDER}/{part.name}.bin", rows=len(keys)) as file:
@@ -180,8 +177,8 @@ class KeyIndex:
         rows = _rows_of_files(artifact)
         self.parts = _parts_of(artifact)
         """Names of the parts; `find` returns indices into it."""
-        self._rows = [rows[path] for path in sorted(rows)]
-        self._reader = RangeReader(entries_of(artifact, sorted(rows)))
+        self._rows = list(rows.values())
+        self._reader = RangeReader(entries_of(artifact, list(rows)))
 
     def find(self, kind: str, value: str, most: int | None = None) -> tuple[int, list[tuple[int, int]]]:
         """Returns the number of rows that have a term, and (part, row) of the first `most` of them, sorted."""
@@ -217,11 +214,12 @@ class KeyIndex:
 
 
 def _rows_of_files(artifact: Artifact) -> dict[str, int]:
-    """Returns the number of keys of each merged file; raises InputError if there is none."""
-    rows = {file.path: file.rows or 0 for file in artifact.entries(f"{FOLDER}/words-")}
+    """Returns the number of keys of each merged file, in the order of the keys; raises InputError if there is none."""
+    rows = {file.path: file.rows or 0 for file in artifact.entries(f"{FOLDER}/{_WORDS}-")}
     if not rows:
         raise InputError(f"{artifact.address} has no index of its rows", "it is of an earlier Sluice: make it again")
-    return rows
+    # By number: from 100,000 files on the order of their names is another one.
+    return {path: rows[path] for path in (_path(number, len(rows)) for number in range(len(rows)))}
 
 
 def _parts_of(artifact: Artifact) -> tuple[str, ...]:

@@ -6,8 +6,7 @@ on, so that no two versions have a part of the same name.
 """
 
 import json
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
@@ -19,11 +18,10 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.part import Part, PartSpec
 from tasks.core.range_merge import RangeMerge, Source, merge_ranges, range_count
-from tasks.core.remote import concurrently
 from tasks.core.row_marks import MARK, RowMarks, RowRanges, marks_path, merge_marks, range_names, sources_of
 from tasks.core.stage import Output
 from tasks.formats.documents.text import hashes64
-from tasks.formats.tokens.index import IndexedRows, indexed_rows, read_urls, table_path
+from tasks.formats.tokens.index import indexed_rows, read_urls, table_path
 
 FILE = "origins.json"
 _PREFIX = "v"
@@ -94,11 +92,11 @@ def read_origins(shards: Artifact) -> dict[str, Origin]:
     return {name: Origin.model_validate(origin) for name, origin in json.loads(shards.read(FILE)).items()}
 
 
-def superseded_rows(shards: Artifact, output: Output, engine: Engine) -> dict[str, NDArray[np.int64]]:
-    """Returns the rows whose URL a later version has encoded again, by shard, ascending.
+def superseded_marks(shards: Artifact, output: Output, engine: Engine) -> dict[str, RowMarks]:
+    """Returns the marks of the rows of each shard whose URL a later version has encoded again; {} for one version.
 
     A page that has changed is a new document; the earlier one is no longer trained on. Workers compare hashes of URLs
-    range by range (`tasks.core.row_marks`), in parts that are left out of the artifact.
+    range by range (`tasks.core.row_marks`), in parts for `leave_out` when all marks are read.
 
     Args:
         shards: artifact of the stage encode.
@@ -121,14 +119,21 @@ def superseded_rows(shards: Artifact, output: Output, engine: Engine) -> dict[st
         compare, partial(_write_superseded, ranges), output, engine, sources_of(records), names, _RANGE_ROWS
     )
     merge_marks(_MARKS, ranges, output, engine, found, _RANGE_ROWS)
-    marks, first = [], 0
-    for record in records:
-        marks.append(RowMarks(output.folder, _MARKS, ranges, first, first + record.rows_in))
-        first += record.rows_in
-    rows = _rows_by_shard(shards, [part.name for part in parts], marks)
+    begins, before = dict[str, int](), 0
+    for part, record in zip(parts, records, strict=True):
+        begins[part.name] = before
+        before += record.rows_in
+    marks, folder = {}, output.folder
+    for name, shard in indexed_rows(shards).items():
+        first = begins[shard.part] + shard.first
+        marks[name] = RowMarks(folder, _MARKS, ranges, first, first + shard.rows)
+    return marks
+
+
+def leave_out(output: Output) -> None:
+    """Leaves the parts of all passes out of the artifact."""
     passes = tuple(f"{name}-" for name in (_PAGES, _FOUND, _MARKS))
     output.leave_out([name for name in output.committed if name.startswith(passes)])
-    return rows
 
 
 def _write_pages(part: Part, shards: Artifact) -> None:
@@ -166,18 +171,3 @@ def _is_superseded(keys: NDArray[np.uint64], versions: NDArray[np.uint32]) -> ND
     old = np.empty(len(keys), bool)
     old[order] = versions[order] < newest
     return old
-
-
-def _rows_by_shard(shards: Artifact, parts: Sequence[str], marks: Sequence[RowMarks]) -> dict[str, NDArray[np.int64]]:
-    """Returns the marked rows of each shard that has any."""
-    of_part: dict[str, list[IndexedRows]] = defaultdict(list)
-    for shard in indexed_rows(shards).values():
-        of_part[shard.part].append(shard)
-    rows = {}
-    for part, data in zip(parts, concurrently(RowMarks.read, marks), strict=True):
-        is_marked = np.frombuffer(data, np.uint8)
-        for shard in of_part[part]:
-            found = np.flatnonzero(is_marked[shard.first : shard.first + shard.rows])
-            if len(found):
-                rows[shard.shard] = found
-    return dict(sorted(rows.items()))

@@ -188,7 +188,9 @@ class AlignedInputs:
 
     def numbered(self) -> list[NumberedPart]:
         """Returns all parts with documents in the order of dedup's numbers: first those of the dedup index."""
-        earlier = [NumberedPart(number, name, True) for number, name in enumerate(self.duplicates.names("earlier/"))]
+        # From 100,000 parts on the order of their names is another one.
+        names = sorted(self.duplicates.names("earlier/"), key=lambda name: int(name.rpartition("-")[2]))
+        earlier = [NumberedPart(number, name, True) for number, name in enumerate(names)]
         return [
             *earlier,
             *(NumberedPart(number, name, False) for number, name in enumerate(self.names(), len(earlier))),

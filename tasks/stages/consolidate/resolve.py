@@ -89,7 +89,7 @@ def resolve_parts(
     config: ConsolidateConfig, aligned: AlignedParts, inputs: AlignedInputs, output: Output, engine: Engine
 ) -> Exchange:
     """Runs the passes on the engine; returns the documents to drop (dtype DROPPED) by part."""
-    pairs = inputs.duplicates.files("pairs/") if config.dedup else []
+    pairs = pairs_by_bucket(inputs) if config.dedup else []
     parts, recaptured = inputs.numbered(), inputs.recaptured() if config.dedup else 0
 
     def run_over_parts(fn: Callable[..., None], folder: str, dtype: "np.dtype[Any]") -> list[Source]:
@@ -102,7 +102,8 @@ def resolve_parts(
         return runs_of(output.map_parts(engine, partial(fn, buckets), specs, conserved=False), folder, DROPPED)
 
     def by_part(name: str, runs: Sequence[Source]) -> Exchange:
-        return exchange_by_part(name, DROPPED, output, engine, runs, _PER_BUCKET, len(parts))
+        earlier = sum(part.earlier for part in parts)
+        return exchange_by_part(name, DROPPED, output, engine, runs, _PER_BUCKET, earlier, len(parts) - earlier)
 
     older = list[Source]()
     if recaptured:
@@ -119,6 +120,11 @@ def resolve_parts(
     return by_part("parts", older + resolved)
 
 
+def pairs_by_bucket(inputs: AlignedInputs) -> list[str]:
+    """Returns the files of the verified pairs by number; from 100,000 on this is not the order of their names."""
+    return Buckets("pairs", len(inputs.duplicates.files("pairs/"))).paths("parquet")
+
+
 def leave_out(output: Output) -> None:
     """Excludes the files of the passes from the artifact."""
     passes = ("captures-", "newest-", "survivors-", "resolved-")
@@ -130,7 +136,7 @@ def resolve(config: ConsolidateConfig, inputs: AlignedInputs) -> dict[str, pa.Ta
 
     Runs in this process and takes 100 bytes per document that has a copy and passes.
     """
-    pairs, parts = inputs.duplicates.files("pairs/"), inputs.numbered()
+    pairs, parts = pairs_by_bucket(inputs), inputs.numbered()
     if not config.dedup:
         return dict.fromkeys(inputs.names(), COPIES.empty_table())
     of_pages = [captures(config, inputs.parts, part) for part in parts] if inputs.recaptured() else []

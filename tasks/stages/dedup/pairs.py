@@ -1,6 +1,6 @@
 """Pairs of copies: candidates that share a band of their signatures, verified by the Jaccard similarity of their texts.
 
-    candidates/<bucket>.<n>.bin  per bucket of keys    a run of PAIR, by a hash of the pair, for each block of pairs
+    banded/<bucket>.<n>.bin      per bucket of keys    a run of PAIR, by a hash of the pair, for each block of pairs
     crowds/<bucket>.bin                                a run of IN_CROWD: documents in groups above `max_bucket`
     crowd/<part>.bin             per part              a run of CROWDED: the same with their preference, by band key
     crowded/<bucket>.<n>.bin     per bucket of keys    candidates in these groups
@@ -8,7 +8,7 @@
     wanted/<bucket>.bin                                a run of WANTED: the texts of these pairs
     equal/<bucket>.bin           per bucket of hashes  a run of LINK: links between documents with equal texts
     shingles/<part>.<n>.bin      per part              runs of SHINGLES: the distinct shingles of each wanted text
-    verified/<bucket>.bin        per bucket of groups  a run of LINK, the pairs that reach the threshold, by left text
+    compared/<bucket>.bin        per bucket of groups  a run of LINK, the pairs that reach the threshold, by left text
     edges/<bucket>.bin                                 a run of EDGE, the same pairs in both directions
     below/ above/                                      samples of the pairs on both sides of the threshold (`audit`)
 
@@ -96,7 +96,7 @@ def without_crowds(bands: NDArray[np.void], max_bucket: int) -> tuple[NDArray[np
     """Returns the records (dtype BAND) of keys of up to `max_bucket` texts, the others, and their number of keys."""
     bands = bands[np.lexsort((bands["row_id"], bands["text"], bands["key"]))]
     group, new_text = _groups(bands)
-    sizes = np.bincount(group[new_text], minlength=0)
+    sizes = np.bincount(group[new_text])
     is_crowded = sizes[group] > max_bucket
     return bands[~is_crowded], bands[is_crowded], int((sizes > max_bucket).sum())
 
@@ -136,16 +136,14 @@ def _ranks(work: Workspace, records: NDArray[np.void], row_ids: NDArray[np.uint6
 
 def _write_pairs(work: Workspace, part: Part, buckets: Buckets, number: int, shared: Shared) -> None:
     """Writes a run for each block of pairs."""
-    found, max_bucket = 0, work.config.minhash.max_bucket
     texts, starts = shared
-    for block, (left, right) in enumerate(pairs(starts, max_bucket)):
+    for block, (left, right) in enumerate(pairs(starts, work.config.minhash.max_bucket)):
         # Texts of a group are often together in other groups, too, with the same first one.
         group = mix(texts[starts[right]] + ((right - starts[right]) // _CROWD).astype(np.uint64))
         records = _pair_records(texts[left], texts[right], group)
         # Two documents of the index were compared in an earlier version.
         records = records[records["right"] >= work.first_row_id]
-        found += sorted_runs.write(part, buckets.path(number, f"{block:05d}.bin"), [records])
-    part.metric("found_pairs", found)
+        sorted_runs.write(part, buckets.path(number, f"{block:05d}.bin"), [records])
 
 
 def shared_texts(bands: NDArray[np.void], max_bucket: int, ranks: Ranks | None = None) -> Shared:
@@ -162,7 +160,7 @@ def shared_texts(bands: NDArray[np.void], max_bucket: int, ranks: Ranks | None =
     """
     bands = bands[np.lexsort((bands["row_id"], bands["text"], bands["key"]))]
     group, new_text = _groups(bands)
-    sizes = np.bincount(group[new_text], minlength=0)
+    sizes = np.bincount(group[new_text])
     rank = np.zeros(len(bands), np.int64)
     large = np.flatnonzero(sizes[group] > max_bucket)
     if len(large):
@@ -387,9 +385,8 @@ def verify_part(work: Workspace, grouped: Exchange, sets: Exchange, buckets: Buc
 def similarities(records: NDArray[np.void], sets: Mapping[tuple[int, int], NDArray[np.uint64]]) -> NDArray[np.float64]:
     """Returns the similarity of each pair (dtype GROUPED), shape (pairs,), from the sets of its texts by group."""
     columns = zip(*(records[name].tolist() for name in ("key", "left", "right")), strict=True)
-    none = np.empty(0, np.uint64)
     return np.fromiter(
-        (similarity(sets.get((group, left), none), sets.get((group, right), none)) for group, left, right in columns),
+        (similarity(sets[group, left], sets[group, right]) for group, left, right in columns),
         np.float64,
         len(records),
     )

@@ -17,14 +17,14 @@ This stage does not drop documents. Every pass runs as parts on the engine, and 
     forgotten    per part      documents of the index that are taken down
     sign         per part      text -> hash, band keys, preference, as sorted runs
     equal        per bucket    equal hashes
-    candidates   per bucket    pairs of texts that share a band
+    banded       per bucket    pairs of texts that share a band
     crowd        per part      the preference of documents in large groups, if there are any
     crowded      per bucket    pairs in these groups
     paired       per bucket    the distinct pairs
-    shingle      per part      shingle sets of the texts of these pairs
-    verified     per bucket    exact Jaccard similarity of each pair
+    shingled     per part      shingle sets of the texts of these pairs
+    compared     per bucket    exact Jaccard similarity of each pair
     large small  per bucket    connected components of the verified pairs, round by round
-    clusters     per bucket    pairs and equal texts by cluster
+    labeled      per bucket    pairs and equal texts by cluster
     ranked       per part      the preference of documents in clusters
     pairs        per bucket    the keeper of each cluster (`verdicts`)
     recaptured   per bucket    documents whose page has several captures
@@ -37,7 +37,8 @@ to verify a pair. So the cost of a version is that of its own documents plus a p
 A bucket is a range of hashes (of band keys, pairs, texts or clusters) with about `records_per_bucket` records: this and
 the largest part bound the memory of a worker. Before each pass the runs of the one before are merged, unless they are
 few (`tasks.formats.dedup.exchange`): parts named `to-<pass>`. So requests and bytes grow with the documents, times the
-levels of the merges. The process of the stage holds only counts. Intermediate files are deleted at the end.
+levels of the merges. The process of the stage holds the records of the parts of the artifact, and those of a pass until
+the next one has its runs. Intermediate files are deleted at the end.
 """
 
 import json
@@ -143,7 +144,7 @@ def run(config: DedupConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     output.log_file(AUDIT_FILE, output.folder.read(AUDIT_FILE))
     output.log_file("duplicates.png", partial(draw, audit, str(output.address)))
     report = Report(metrics=passes.metrics(audit))
-    output.leave_out(passes.intermediate)
+    output.leave_out(output.committed.keys() - passes.kept)  # of passes that had other names when the stage was killed
     return report
 
 
@@ -195,8 +196,8 @@ class _Passes:
         self._texts = self._captures = self._index.documents
         self._counts = dict.fromkeys((*_COUNTED, "recaptured", "links"), 0)
         self._of_cycle = Counter[str]()
-        self.intermediate: list[str] = []
-        """Names of the parts that neither a later stage nor a later cycle reads."""
+        self.kept = {"parts", *names}
+        """Names of the parts that a later stage or a later cycle reads."""
 
     def forget(self) -> None:
         """Finds the documents of the index that are taken down."""
@@ -230,10 +231,10 @@ class _Passes:
         paired = Buckets("paired", bucket_count(pairs, self._per_bucket))
         records = self._run_pass(paired, paired_part, self._exchange(paired, PAIR, candidates))
         found = self._count("candidate_pairs", records)
-        wanted = self._by_part("shingle", WANTED, runs_of(records, WANTED_TEXTS, WANTED))
-        shingled = self._over_parts("shingle", shingle_part, wanted)
+        wanted = self._by_part("shingled", WANTED, runs_of(records, WANTED_TEXTS, WANTED))
+        shingled = self._over_parts("shingled", shingle_part, wanted)
         least = bucket_count(int(total(shingled, "pieces")), SET_PIECES)
-        buckets = Buckets("verified", max(least, bucket_count(found, self._work.config.pairs_per_part)))
+        buckets = Buckets("compared", max(least, bucket_count(found, self._work.config.pairs_per_part)))
         grouped = self._exchange(buckets, GROUPED, runs_of(records, paired.folder, GROUPED))
         sets = self._exchange(Buckets("sets", buckets.count), SHINGLES, runs_of(shingled, SETS, SHINGLES), SET_PIECES)
         records = self._run_pass(buckets, verify_part, grouped, sets)
@@ -248,7 +249,7 @@ class _Passes:
     def _candidates(self) -> list[Source]:
         """Finds the pairs of texts that share a band; returns their runs."""
         bands = self._texts * self._work.config.minhash.bands
-        buckets = Buckets("candidates", bucket_count(bands, self._per_bucket))
+        buckets = Buckets("banded", bucket_count(bands, self._per_bucket))
         records = self._run_pass(buckets, candidates_part, self._keys(BANDS, buckets))
         self._count("large_buckets", records)
         runs = runs_of(records, buckets.folder, PAIR)
@@ -278,7 +279,7 @@ class _Passes:
         """Divides the links into clusters and chooses keepers; returns the runs of pairs, and those of verdicts."""
         if not self._counts["links"]:
             return Buckets("pairs", 0), []
-        clusters = Buckets("clusters", bucket_count(self._counts["links"], self._per_bucket))
+        clusters = Buckets("labeled", bucket_count(self._counts["links"], self._per_bucket))
         stars = self._exchange(Buckets("stars", clusters.count), EDGE, self._stars)
         records = self._run_pass(clusters, clusters_part, self._exchange(clusters, LINK, links), stars)
         members = self._by_part("ranked", MEMBER, runs_of(records, MEMBERS, MEMBER))
@@ -367,8 +368,8 @@ class _Passes:
 
     def _by_part(self, name: str, dtype: np.dtype[Any], runs: Sequence[Source]) -> Exchange:
         """Returns the records of runs sorted by row id for the tasks of a pass over all parts."""
-        parts = self._index.count + len(self._names)
-        return exchange_by_part(name, dtype, self._output, self._engine, runs, self._per_bucket, parts)
+        parts = self._index.count, len(self._names)
+        return exchange_by_part(name, dtype, self._output, self._engine, runs, self._per_bucket, *parts)
 
     def _over_parts(self, name: str, fn: Callable[..., None], read: Exchange) -> list[PartRecord]:
         """Runs a pass over all parts, those of the index first."""
@@ -386,9 +387,14 @@ class _Passes:
     def _map(
         self, fn: Callable[..., None], specs: Sequence[PartSpec], *arguments: Any, intermediate: bool = False
     ) -> list[PartRecord]:
-        self.intermediate += [spec.name for spec in specs] if intermediate else []
         work: Callable[[Part, Any], None] = partial(fn, self._work, *arguments)
-        return self._output.map_parts(self._engine, work, specs, conserved=False)
+        records = self._output.map_parts(self._engine, work, specs, conserved=False)
+        names = {spec.name for spec in specs}
+        if intermediate:
+            self._output.leave_out(names)
+        else:
+            self.kept |= names
+        return records
 
     def _count(self, name: str, records: Sequence[PartRecord]) -> int:
         count = int(total(records, name))

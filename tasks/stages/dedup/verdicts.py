@@ -1,7 +1,7 @@
 """Verdicts from verified pairs: clusters of copies, the keeper of each, and a row for every document.
 
     large-<round>/ small-<round>/  per bucket of nodes     a run of EDGE: the search for connected components
-    clusters/<bucket>.bin          per bucket of texts     a run of LABELED: every link with the label of its cluster
+    labeled/<bucket>.bin           per bucket of texts     a run of LABELED: every link with the label of its cluster
     members/<bucket>.bin                                   a run of MEMBER: the documents of these links
     ranks/<part>.bin               per part                a run of RANKED: its members with their preference
     forgotten/<part>.bin           per part of the index   a run of ROW_ID: documents that are taken down

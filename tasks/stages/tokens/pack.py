@@ -29,12 +29,14 @@ from tasks.core.artifact import Artifact, ArtifactFolder, FileEntry, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.ranges import RangeFile, RangeReader, entries_of
+from tasks.core.remote import concurrently
+from tasks.core.row_marks import RowMarks
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.documents.tombstones import TAKEDOWN, tombstones_of
 from tasks.formats.tokens.index import IndexedRows, indexed_rows, read_records
 from tasks.formats.tokens.labels import LONGEST, SOURCE
 from tasks.formats.tokens.marks import Rows, withheld_rows
-from tasks.formats.tokens.origins import superseded_rows
+from tasks.formats.tokens.origins import leave_out, superseded_marks
 from tasks.formats.tokens.plan import FOLDER, SLICE, SUMMARY, Slices, array_name, arrays_of, write_array
 from tasks.formats.tokens.plan_tables import part_row, shard_rows, write_tables
 from tasks.formats.tokens.repeats import read_repeated_runs, remaining_runs
@@ -204,19 +206,19 @@ class _PackJob(NamedTuple):
     shards: tuple[IndexedRows, ...]
     numbers: tuple[int, ...]
     """Those of the shards in the plan."""
+    superseded: tuple[RowMarks, ...]
+    """Marks of the documents of each shard that a later version has captured again; () without earlier versions."""
 
 
 def run(config: PackConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
     """Packs every source; raises InputError if no source fills a sequence, or there is no column `by`."""
     artifact, shards = inputs["shards"], ShardSet.open(inputs["shards"])
     contents = _sources(shards) if config.by == SOURCE else _values(artifact, shards, config.by, engine)
-    jobs = _jobs(artifact, shards, contents)
+    jobs = _jobs(artifact, shards, contents, superseded_marks(artifact, output, engine))
     specs = [PartSpec(_part_name(job), job) for job in jobs]
-    left_out = {
-        TAKEDOWN: withheld_rows(artifact, tombstones_of(inputs)),
-        SUPERSEDED: superseded_rows(artifact, output, engine),
-    }
-    records = output.map_parts(engine, partial(_pack, config, left_out, _repeats(config, inputs)), specs)
+    withheld = withheld_rows(artifact, tombstones_of(inputs))
+    records = output.map_parts(engine, partial(_pack, config, withheld, _repeats(config, inputs)), specs)
+    leave_out(output)
     metrics = {record.name: {name: int(value) for name, value in record.metrics.items()} for record in records}
     counts = [metrics[spec.name] for spec in specs]
     if not any(count["sequences"] for count in counts):
@@ -301,7 +303,9 @@ def _format(artifact: Artifact, name: str) -> TokenFormat:
     return found
 
 
-def _jobs(artifact: Artifact, shards: ShardSet, contents: Mapping[str, dict[str, int]]) -> list[_PackJob]:
+def _jobs(
+    artifact: Artifact, shards: ShardSet, contents: Mapping[str, dict[str, int]], superseded: Mapping[str, RowMarks]
+) -> list[_PackJob]:
     """Returns the parts to pack, each with the records of the parts whose shards its worker reads."""
     numbers, places = {name: number for number, name in enumerate(shards.all_names)}, indexed_rows(artifact)
     records, jobs = {part.name: part for part in artifact.parts}, []
@@ -309,7 +313,8 @@ def _jobs(artifact: Artifact, shards: ShardSet, contents: Mapping[str, dict[str,
         for number, names in enumerate(_groups(tokens, _PART_TOKENS)):
             of_job = tuple(places[name] for name in names)
             limited = artifact.limited_to(records[part] for part in dict.fromkeys(shard.part for shard in of_job))
-            jobs.append(_PackJob(source, number, limited, of_job, tuple(numbers[name] for name in names)))
+            marks = tuple(superseded[name] for name in names) if superseded else ()
+            jobs.append(_PackJob(source, number, limited, of_job, tuple(numbers[name] for name in names), marks))
     return jobs
 
 
@@ -328,14 +333,14 @@ def _groups(tokens: dict[str, int], part_tokens: int) -> list[list[str]]:
 
 def _pack(
     config: PackConfig,
-    left_out: Mapping[str, Rows],
+    withheld: Rows,
     repeats: ArtifactFolder | None,
     part: Part,
     job: _PackJob,
 ) -> None:
     documents = _documents(job, config.by)
     part.count_in(len(documents.row))
-    for reason, rows in left_out.items():
+    for reason, rows in ((TAKEDOWN, withheld), (SUPERSEDED, _superseded(job))):
         is_kept = _is_in_none(job, documents, rows)
         documents = documents.where(is_kept)
         if count := int(np.count_nonzero(~is_kept)):
@@ -368,6 +373,13 @@ def _pack(
     }
     for name, value in counts.items():
         part.metric(name, value)
+
+
+def _superseded(job: _PackJob) -> Rows:
+    """Returns the rows of each shard that a later version has captured again."""
+    marks = [np.frombuffer(data, np.uint8) for data in concurrently(RowMarks.read, job.superseded)]
+    # There are no marks without earlier versions.
+    return {shard.shard: np.flatnonzero(of_shard) for shard, of_shard in zip(job.shards, marks, strict=False)}
 
 
 def _without_repeats(repeats: ArtifactFolder, documents: Documents, job: _PackJob) -> Documents:

@@ -131,8 +131,8 @@ def _most_bytes(config: TokenizerConfig, pool: str) -> float:
 
 
 def _lowest(rows: NDArray[np.void], most: float) -> NDArray[np.void]:
-    """Returns the first rows by rank and id up to a number of bytes; the last one may exceed it."""
-    rows = rows[np.lexsort((rows["id"], rows["rank"]))]
+    """Returns the first rows by rank, id and part up to a number of bytes; the last one may exceed it."""
+    rows = rows[np.lexsort((rows["part"], rows["id"], rows["rank"]))]
     return _up_to(rows, most)
 
 

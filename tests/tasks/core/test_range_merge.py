@@ -15,7 +15,7 @@ from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.engine import Engine
 from tasks.core.part import Part
-from tasks.core.range_merge import RangeMerge, Source, merge_ranges, range_begin
+from tasks.core.range_merge import RangeMerge, Source, merge_ranges, plan_levels, range_begin
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tests.s3_server import S3Server
@@ -145,6 +145,11 @@ def test_a_merge_killed_at_any_commit_ends_with_the_same_bytes(tmp_path: Path, m
     assert kills > 20
     assert made.record.content == wanted.record.content
     assert files_below(tmp_path / "killed") == files_below(tmp_path / "whole")
+
+
+def test_a_run_of_another_plan_has_another_name() -> None:
+    plans = [(40, 100, 1 << 64, 1), (40, 100, 1 << 64, 2), (40, 100, 100, 1), (40, 101, 1 << 64, 1), (41, 100, 100, 1)]
+    assert len({plan_levels("runs", *plan).name(0, 0, 0) for plan in plans}) == len(plans)
 
 
 def test_ranges_on_an_object_store_have_the_same_bytes(s3: S3Server, tmp_path: Path) -> None:

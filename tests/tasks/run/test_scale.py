@@ -292,6 +292,19 @@ def test_the_sample_takes_the_planned_memory_however_many_documents_there_are() 
     assert max(peaks) == pytest.approx(unit("sampled_memory"), rel=0.25), peaks
 
 
+def test_of_equal_ids_those_of_the_first_part_are_in_the_sample_whatever_arrives_first() -> None:
+    rows = np.zeros(3, _CANDIDATE)
+    rows["bytes"] = 100
+
+    def drawn(parts: list[int]) -> list[int]:
+        found = _Candidates(TokenizerConfig(sample_bytes=400))
+        for part in parts:
+            found.add(part, {"": rows.copy()}, {"": 300})
+        return [int(part) for part in found.of("")["part"]]
+
+    assert drawn([0, 1]) == drawn([1, 0]) == [0, 0, 0, 1]
+
+
 def stages(pages: float, **options: float) -> dict[str, Row]:
     return {row.need.stage: row for row in plan_corpus(pages, **options).rows}
 

@@ -60,7 +60,7 @@ def test_every_record_is_in_its_range_and_only_there(
     monkeypatch.setattr(module, "_FEW", few)
     output, runs, records = written(tmp_path, row_ids(20) if by_part else hashes(10))
     if by_part:
-        made, count = exchange_by_part("parts", RECORD, output, Engine(), runs, 50, PARTS), PARTS
+        made, count = exchange_by_part("parts", RECORD, output, Engine(), runs, 50, PARTS - 30, 30), PARTS
         numbers = (records["key"] >> np.uint64(32)).astype(int)
     else:
         made, count = exchange("buckets", RECORD, output, Engine(), runs, 50, 9), 9
@@ -69,6 +69,24 @@ def test_every_record_is_in_its_range_and_only_there(
     assert set(output.committed) == {f"run-{number:05d}" for number in range(RUNS)}
     for number in range(count):
         assert of_range(made, output, number) == sorted(record.tobytes() for record in records[numbers == number])
+
+
+@pytest.mark.parametrize(("earlier", "new"), [(2_000, 20), (20, 2_000)])
+def test_no_run_has_the_records_of_many_parts_if_the_fewer_parts_have_them_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, earlier: int, new: int
+) -> None:
+    monkeypatch.setattr(range_merge, "_FAN", 3)
+    monkeypatch.setattr(module, "_FEW", 0)
+    first = earlier if new < earlier else 0
+    keys = np.arange(2_000, dtype=np.uint64)
+    keys = (keys % np.uint64(20) + np.uint64(first) << np.uint64(32)) + keys
+    output, runs, _ = written(tmp_path, np.split(np.random.default_rng(6).permutation(keys), 40))
+    made = exchange_by_part("parts", RECORD, output, Engine(), runs, 150, earlier, new)
+    assert [len(made.records(output.folder, number)) for number in (first, first + 19)] == [100, 100]
+    sizes = output.store.sizes(output.folder.path)
+    later = [size for path, size in sizes.items() if "to-parts" in path and path.endswith(".bin") and "-0-" not in path]
+    assert len(later) > 20
+    assert max(later) < 2 * 150 * RECORD.itemsize
 
 
 def test_what_a_task_gets_of_merged_runs_does_not_grow_with_them(tmp_path: Path) -> None:

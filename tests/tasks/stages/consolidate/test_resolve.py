@@ -2,6 +2,8 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +12,7 @@ import pytest
 from tasks.core.artifact import Artifact
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs
 from tasks.stages.consolidate.config import ConsolidateConfig
-from tasks.stages.consolidate.resolve import CAPTURE, older_captures, resolve
+from tasks.stages.consolidate.resolve import CAPTURE, older_captures, pairs_by_bucket, resolve
 from tasks.stages.dedup import DedupConfig
 from tests.conftest import run_stage_in
 from tests.tasks.stages.consolidate.test_stage import CONSOLIDATE
@@ -53,6 +55,24 @@ def test_resolving_in_one_process_agrees_with_the_passes(tmp_path: Path) -> None
     dropped = {row["id"]: (row["duplicate_of"], row["reason"]) for row in rejected if "duplicate_" in row["reason"]}
     assert {row["id"]: (row["duplicate_of"], f"duplicate_{row['kind']}") for row in copies} == dropped
     assert len(dropped) > 10
+
+
+def test_files_have_the_numbers_of_their_names_also_from_100_000_on() -> None:
+    count = 100_002
+    names = sorted(f"earlier-{number:05d}" for number in range(count))
+    files = sorted(f"pairs/{number:05d}-of-{count}.parquet" for number in range(count))
+    duplicates = SimpleNamespace(names=lambda folder: names, files=lambda folder: files)
+    inputs: Any = SimpleNamespace(duplicates=duplicates, names=lambda: ["part-00000-of-00001"])
+    numbered = AlignedInputs.numbered(inputs)
+    assert [(part.number, part.name) for part in numbered[99_999:]] == [
+        (99_999, "earlier-99999"),
+        (100_000, "earlier-100000"),
+        (100_001, "earlier-100001"),
+        (100_002, "part-00000-of-00001"),
+    ]
+    paths = pairs_by_bucket(inputs)
+    assert sorted(paths) == files
+    assert paths[10_001] == f"pairs/10001-of-{count}.parquet"
 
 
 def test_a_stage_resumes_at_the_bucket_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

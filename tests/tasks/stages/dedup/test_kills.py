@@ -19,6 +19,8 @@ import pytest
 from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.errors import SupersededError
+from tasks.core.stage import Output
+from tasks.core.store import Store
 from tasks.stages.dedup import DedupConfig
 from tests.conftest import run_stage_in
 from tests.kills import die_in
@@ -26,8 +28,8 @@ from tests.tasks.stages.dedup.made import corpus
 from tests.tasks.stages.dedup.test_buckets import DEDUP, mixed
 from tests.tasks.stages.dedup.test_stage import reopened
 
-PASSES = ("sign", "equal", "candidates", "shingle", "verified", "large-00", "small-01", "clusters", "pairs", "part-")
-IN_MAKE_TEST = ("candidates",)
+PASSES = ("sign", "equal", "banded", "shingled", "compared", "large-00", "small-01", "labeled", "pairs", "part-")
+IN_MAKE_TEST = ("banded",)
 
 
 def made(folder: Path, **options: Any) -> Artifact:
@@ -64,6 +66,15 @@ def test_a_run_killed_in_a_pass_resumes_and_ends_with_the_same_bytes(
     assert before
 
 
+def test_parts_of_a_run_before_an_upgrade_are_neither_read_nor_kept(tmp_path: Path, undisturbed: Artifact) -> None:
+    corpus(tmp_path, mixed(7), 4)
+    killed = Output(Store(str(tmp_path)), undisturbed.address, undisturbed.record.fingerprint)
+    with killed.part("candidates-00000-of-00001", conserved=False) as part:
+        part.write("candidates/00000-of-00001.bin", b"pairs in another format")
+    assert made(tmp_path).record.content == undisturbed.record.content
+    assert not list(tmp_path.rglob("candidates*"))
+
+
 class _Overtaken(Engine):
     """Before the pairs are verified, another attempt does all the work and deletes the intermediate files."""
 
@@ -71,7 +82,7 @@ class _Overtaken(Engine):
         self._folder = folder
 
     def map(self, fn: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-        if items and items[0][0].name.startswith("verified"):
+        if items and items[0][0].name.startswith("compared"):
             made(self._folder)
         return super().map(fn, items)
 

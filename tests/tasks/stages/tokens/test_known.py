@@ -16,6 +16,12 @@ from tasks.stages.tokens.known import Names, find_known, leave_out
 from tests.corpora import kept_document, tokens_in
 
 
+def sizes_of(output: Output) -> list[int]:
+    """Bytes of the files of the passes; they exist until the commit."""
+    sizes = output.store.sizes(output.folder.path)
+    return [size for path, size in sizes.items() if "/known." in path and path.endswith(".bin")]
+
+
 def names_of(rows: list[dict]) -> Names:
     return [row["id"] for row in rows], [row["url"] for row in rows]
 
@@ -40,3 +46,12 @@ def test_exactly_the_documents_of_the_earlier_version_are_known(
     assert [list(map(bool, one.read())) for one in marks] == [[row["id"] in ids for row in of] for of in several]
     leave_out(output)
     assert not output.committed
+
+
+def test_the_pages_of_a_source_with_one_url_are_not_compared_with_one_another(tmp_path: Path) -> None:
+    rows = [{**kept_document(f"https://h.org/{i}", f"text {i}"), "url": "https://h.org/"} for i in range(400)]
+    earlier = MergedKeys.of(tokens_in(tmp_path, rows[:300]).shards)
+    output = Output(Store(str(tmp_path)), ArtifactId("test/new", "dev"), "by-hand")
+    (marks,) = find_known(earlier, names_of, [rows[100:]], output, Engine())
+    assert marks.read() == bytes([1] * 200 + [0] * 100)
+    assert 0 < max(sizes_of(output)) < 300 * 32
