@@ -10,8 +10,6 @@ import logging
 import time
 from datetime import UTC, datetime
 
-import pyarrow.parquet as pq
-
 from tasks.core.part import POISON
 from tasks.core.stage import Part
 from tasks.stages.crawl.config import CrawlConfig
@@ -108,10 +106,8 @@ class PartFiles:
             self._stack.close()
             with self.part.file(f"{INDEX}{self.stem}.cdxj", rows=len(index)) as file:
                 file.write("".join(f"{line}\n" for line in index).encode())
-        with self.part.file(f"{LOG}{self.stem}.parquet", rows=len(self.rows)) as file:
-            pq.write_table(to_table(self.rows), file, compression="zstd", compression_level=3)
-        links = self.links.table(self.rows, self._config.partitions)
-        self.part.write_table(f"{LINK}{self.stem}.parquet", links)
+        self.part.write_table(f"{LOG}{self.stem}.parquet", to_table(self.rows))
+        self.part.write_table(f"{LINK}{self.stem}.parquet", self.links.table(self.rows, self._config.partitions))
         for outcome in self.rows:
             _count(self.part, outcome)
 

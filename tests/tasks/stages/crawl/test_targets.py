@@ -134,3 +134,17 @@ def test_a_fetch_killed_after_its_end_fetches_no_page_that_is_in_no_targets(
     assert {row["key"] for row in rows["targets/"]} == {row["key"] for row in rows[LINK]}
     assert retried.record.metrics["hosts"] == 1
     assert retried.verify() == []
+
+
+def test_update_adds_no_target_beyond_its_own_depth(tmp_path: Path) -> None:
+    with Site(linked(4)) as site:
+        config = CrawlConfig(seeds=(site.url(),), allow_loopback=True, delay_s=0.02, partitions=1, max_pages=1)
+        run = cycle.cycle(tmp_path, config)
+        run.fetch_all()
+    run.rendered = []
+    known: dict[int, set[int]] = {}
+    for most in (0, 1):
+        run.config, run.version = config.model_copy(update={"max_depth": most}), f"depth-{most}"
+        run.crawldb = [run.update(0)]
+        known[most] = {row["depth"] for row in run.urls().values()}
+    assert known == {0: {0}, 1: {0, 1}}
