@@ -166,8 +166,9 @@ class Requests:
 
     Attributes:
         put: files, and records of parts and artifacts.
-        get: index, links and logs, by publish and the update of their partition; by each update also the record, the
-            manifest and the targets that it owns, of all segments.
+        get: index, links and logs, by publish and the update of their partition; by each fetch also the records of all
+            fetch lists; by each update the record, the manifest and the targets that it owns of all segments, and the
+            records of all rendered pages (without rendering they have no targets, so no manifest is read).
         head: of each file that is opened as a table.
     """
 
@@ -180,7 +181,7 @@ class Requests:
         """Returns the requests of a plan."""
         files, parts = plan.pages / plan.cycles / plan.pages_per_file, plan.partitions
         put = 5 * files + parts * 4 * plan.requests_per_task + parts**2
-        return cls(*(plan.cycles * one for one in (put, 4 * files + 3 * parts**2, 3 * files + parts**2)))
+        return cls(*(plan.cycles * one for one in (put, 4 * files + 5 * parts**2, 3 * files + parts**2)))
 
 
 @dataclass
@@ -296,7 +297,8 @@ def arithmetic(plan: Plan) -> Iterator[tuple[str, str, str]]:
     yield "crawl DB read by publish, each cycle", f"{db_tb:,.2f} TB", "to count URLs by status; at the end"
     requests = Requests.of(plan)
     yield "PUT requests to the store", f"{requests.put / 1e6:,.0f} M", "5 per WARC file, and those of the tasks"
-    yield "GET requests", f"{requests.get / 1e6:,.0f} M", "each update reads three files of every segment"
+    per_task = "of each partition, a fetch reads a record; an update two, a manifest and targets"
+    yield "GET requests", f"{requests.get / 1e6:,.0f} M", per_task
     yield "HEAD requests", f"{requests.head / 1e6:,.0f} M", "one each time that a file is opened as a table"
     yield from _money(plan, fetching + generated + updated, kept, requests)
 

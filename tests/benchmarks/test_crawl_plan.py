@@ -93,10 +93,11 @@ def test_more_partitions_cost_requests_and_more_concurrency_makes_a_task_faster(
         assert few[3:] == some[3:] == many[3:]
 
 
-def test_a_head_is_counted_for_each_file_of_targets_that_an_update_opens():
+def test_fetch_and_update_read_something_of_every_partition():
     plan = replace(PLAN, pages=10_000, known=1, urls_per_partition=1000, days=1, pages_per_file=1000)
     one = Requests.of(plan)
-    assert (one.get, one.head) == (4 * 10 + 3 * 10**2, 3 * 10 + 10**2)
+    records = 3 * 10**2  # of fetch lists by fetch, of segments and rendered pages by update
+    assert (one.get, one.head) == (4 * 10 + records + 2 * 10**2, 3 * 10 + 10**2)
 
 
 def test_the_first_table_of_the_documentation_is_that_of_its_command():

@@ -4,8 +4,9 @@
 that of all, so a part `sums-<level>-<number>` has the six tables of FAN parts, those of the next level of FAN of these,
 and the process of the stage reads those of FAN at most, however many parts there are. The commit removes the sums.
 
-Hosts are as many as the corpus has, so DuckDB adds and sorts them in bounded memory. All other tables have a bounded
-number of rows: by source, language and reason, by pair of languages, and documents that pages show.
+Hosts are as many as the corpus has, so DuckDB adds and sorts them in 1.2 GB of each worker, and spills to its temporary
+folder. All other tables have a bounded number of rows: by source, language and reason, by pair of languages, and
+documents that pages show.
 """
 
 import tempfile

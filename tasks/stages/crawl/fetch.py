@@ -6,6 +6,9 @@ one WARC file, its CDXJ index, its log and its links, a part with the state of t
 (`tasks.stages.crawl.storage.fetchlog`), and a last one with the targets of all links by partition
 (`tasks.stages.crawl.storage.targets`).
 
+The state of the hosts is the end of the fetch: if it is committed, a retry requests nothing, and writes the targets of
+the pages that are there.
+
 This module connects the components of a fetch: `frontier.order` decides which URL of a host is next,
 `frontier.scheduler` decides when, and `visit` tries it.
 
@@ -20,6 +23,7 @@ import logging
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 
 import uvloop
@@ -85,10 +89,26 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
         InputError: no page could be fetched although the partition has seeds.
         TransientError: the task received SIGTERM; a retry continues from the committed parts.
     """
+    if fetchlog.HOSTS_PART not in output.committed:
+        _fetch(config, inputs, output)
+        gc.collect()  # the frontier has reference cycles, and the query of the targets needs its memory
+    write_targets(output, config.max_depth)
+    return _report(output)
+
+
+def _fetch(config: CrawlConfig, inputs: Inputs, output: Output) -> None:
     task = FetchTask(config, inputs, output)
     with _rare_collections(), contextlib.closing(asyncio.Runner(loop_factory=uvloop.new_event_loop)) as runner:
         runner.run(task.work())
-    return task.report()
+
+
+def _report(output: Output) -> Report:
+    parts = output.committed.values()
+    pages = sum(part.rows_out for part in parts)
+    reasons = sum((Counter(part.rejected) for part in parts), Counter())
+    errors = reasons.total() - reasons["redirect"] - reasons[fetchlog.NO_SITEMAP]
+    hosts = output.committed[fetchlog.HOSTS_PART].metrics["hosts"]
+    return Report(note=f"{pages} pages of {hosts:.0f} hosts, {errors} URLs without a page")
 
 
 @contextlib.contextmanager
@@ -109,7 +129,7 @@ class FetchTask:
 
     def __init__(self, config: CrawlConfig, inputs: Inputs, output: Output) -> None:
         self._output = output
-        self._time_box_s, self._max_depth = config.time_box_s, config.max_depth
+        self._time_box_s = config.time_box_s
         self._first_cycle = inputs.get("previous") is None
         listed, number = inputs["fetchlist"], number_of(output.member)
         start = list(map(fetchlist.candidate, listed.table(fetchlist.URLS_FILE).to_pylist()))
@@ -148,7 +168,7 @@ class FetchTask:
         self._stopped = False
 
     async def work(self) -> None:
-        """Fetches until the end, the deadline or a signal, and commits the result."""
+        """Fetches until the end, the deadline or a signal, and commits the captures and the state of the hosts."""
         try:
             with self._on_signal():
                 await self._crawl()
@@ -156,20 +176,6 @@ class FetchTask:
         except BaseException as error:
             self._segment.abandon(error)
             raise
-
-    def report(self) -> Report:
-        """Returns the final report of the stage."""
-        progress = self._progress
-        pages = sum(record.rows_out for record in self._output.committed.values())
-        return Report(
-            {
-                "urls_per_s": progress.rate,
-                "hosts": float(len(progress.hosts)),
-                "links_let_go": float(self._order.dropped),
-                **self._segment.metrics(),
-            },
-            note=f"{pages} pages of {len(progress.hosts)} hosts, {progress.errors.total()} URLs without a page",
-        )
 
     async def _crawl(self) -> None:
         try:
@@ -208,12 +214,20 @@ class FetchTask:
         if self._segment.holds_rows or not self._segment.holds_parts:
             self._segment.commit()
         await self._segment.close()
-        if fetchlog.HOSTS_PART not in self._output.committed:
-            with self._output.part(fetchlog.HOSTS_PART) as part:
-                fetchlog.write_hosts(part, self._politeness.rows(), self._rules.rows(), self._order.traps.scores())
-                self._policy.write(part)
-        write_targets(self._output, self._max_depth)
+        with self._output.part(fetchlog.HOSTS_PART) as part:
+            fetchlog.write_hosts(part, self._politeness.rows(), self._rules.rows(), self._order.traps.scores())
+            self._policy.write(part)
+            for name, value in self._metrics().items():
+                part.metric(name, value)
         self._progress.finish()
+
+    def _metrics(self) -> dict[str, float]:
+        return {
+            "urls_per_s": self._progress.rate,
+            "hosts": float(len(self._progress.hosts)),
+            "links_let_go": float(self._order.dropped),
+            **self._segment.metrics(),
+        }
 
     def _no_page_error(self) -> InputError:
         errors = self._progress.errors.most_common(4) or [("no response in time", 0)]

@@ -8,7 +8,8 @@ segments and are not copied. The next cycle starts from the crawl DB that the ne
 so publishing its record switches to the new crawl DB.
 
 A domain belongs to one partition, so workers make the report of each partition from its fetch logs and crawl DB, and
-the process of the stage joins those of all.
+the process of the stage joins those of all. Each worker has a query of its own (`tasks.core.queries`), which takes
+1.2 GB and spills to its temporary folder.
 """
 
 import tempfile

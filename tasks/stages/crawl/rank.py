@@ -9,8 +9,9 @@ also the score of unknown hosts.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +29,12 @@ VERSION = 1
 RANKS_FILE = "ranks.parquet"
 _CYCLE = "cycle.json"
 RANKS = pa.schema([pa.field("host", pa.string(), nullable=False), pa.field("score", pa.float64(), nullable=False)])
+
+_NAME = pa.large_string()
+_NAMES = 1 << 18
+"""The least number of names that are hashed together, if there are so many."""
+_SLICE = 1 << 22
+"""Hosts of a chunk of the ranks, a multiple of the rows of a row group."""
 
 DAMPING = 0.85
 _MAX_ITERATIONS = 100
@@ -58,23 +65,55 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
 def scores(edges: Sequence[Callable[[], pa.Table]]) -> pa.Table:
     """Returns the score of every host in some tables of edges (EDGES, without duplicates), sorted by host (RANKS).
 
-    Each table is read twice and then dropped: names take several times the memory of the numbers that stand for them.
+    Each table is read twice, and its names are dropped soon: they take several times the memory of the numbers that
+    stand for them. At most a few times as many names as there are hosts are in memory.
     """
-    hosts = pa.array([], pa.string())
-    for read in edges:
-        hosts = pa.concat_arrays([hosts, *(chunk for column in _ends(read()) for chunk in column.chunks)]).unique()
-    hosts = hosts.take(pc.sort_indices(hosts))
+    hosts = _hosts(edges)
     if not len(hosts):
         return RANKS.empty_table()
-    numbers = [[pc.index_in(column, hosts).to_numpy() for column in _ends(read())] for read in edges]
-    source, target = (np.concatenate(ends) for ends in zip(*numbers, strict=True))
-    del numbers
+    source, target = (np.concatenate(ends) for ends in zip(*_numbers(edges, hosts), strict=True))
     values = _pagerank(source, target, len(hosts)) * len(hosts)
-    return pa.table([hosts, pa.array(values, pa.float64())], schema=RANKS)
+    # Strings with offsets of 32 bits, in slices of less than 2 GiB that end where row groups end.
+    slices = [hosts.slice(first, _SLICE).cast(pa.string()) for first in range(0, len(hosts), _SLICE)]
+    return pa.table([pa.chunked_array(slices), pa.array(values, pa.float64())], schema=RANKS)
 
 
-def _ends(edges: pa.Table) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
-    return edges.column("source"), edges.column("target")
+def _hosts(edges: Sequence[Callable[[], pa.Table]]) -> pa.LargeStringArray:
+    """Returns the hosts of some tables, sorted.
+
+    Names are merged with those before whenever there are as many new ones, so each is hashed a few times at most.
+    """
+    hosts, fresh, count = pa.array([], _NAME), [], 0
+    for read in edges:
+        fresh.append(pa.chunked_array(chain(*_ends(read())), _NAME).unique())
+        count += len(fresh[-1])
+        if count >= max(_NAMES, len(hosts)):
+            hosts, fresh, count = pa.concat_arrays([hosts, *fresh]).unique(), [], 0
+    hosts = pa.concat_arrays([hosts, *fresh]).unique()
+    return hosts.take(pc.sort_indices(hosts))
+
+
+def _numbers(
+    edges: Sequence[Callable[[], pa.Table]], hosts: pa.LargeStringArray
+) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32]]]:
+    """Yields the indexes in `hosts` of sources and targets, of several tables at a time.
+
+    Each time, Arrow hashes all hosts, so there are as many names as hosts, or all that are left.
+    """
+    sources, targets, count = [], [], 0
+    for last, read in enumerate(edges, 1):
+        for chunks, more in zip((sources, targets), _ends(read()), strict=True):
+            chunks += more
+        count = sum(map(len, sources))
+        if count and (2 * count >= max(_NAMES, len(hosts)) or last == len(edges)):
+            numbers = pc.index_in(pa.chunked_array([*sources, *targets]), hosts).to_numpy()
+            yield numbers[:count], numbers[count:]
+            sources, targets = [], []
+
+
+def _ends(edges: pa.Table) -> tuple[list[pa.Array], list[pa.Array]]:
+    """Returns the chunks of the sources and of the targets; those of several tables may have more than 2 GiB."""
+    return edges.column("source").cast(_NAME).chunks, edges.column("target").cast(_NAME).chunks
 
 
 def _pagerank(source: NDArray[np.int32], target: NDArray[np.int32], count: int) -> NDArray[np.float64]:

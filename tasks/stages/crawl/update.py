@@ -56,7 +56,7 @@ _POSTPONED = (HOST_BACKOFF, HOST_DENIED, HOST_DROPPED)
 _REDIRECTS = (fetchlog.REDIRECT_PERMANENT, fetchlog.REDIRECT_TEMPORARY)
 
 # The queries below read the views `previous` (crawldb.URLS), `log` (fetchlog.FETCH_LOG), `links` (targets.TARGETS of
-# the partition), `listed` (fetchlist.FETCHLIST) and `seeds` (inject.SEEDS of the partition).
+# the partition, not too deep), `listed` (fetchlist.FETCHLIST) and `seeds` (inject.SEEDS of the partition).
 NEW = """
 CREATE TABLE new AS
 SELECT key, min(url) AS url, min(depth) AS depth, min(seen) AS seen
@@ -220,7 +220,7 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
         with connect(output.scratch) as connection, output.part("urls") as part:
             previous = inputs.get("previous")
             segment = _segment_of(inputs.many("segments"), output.member)
-            _attach_urls(connection, inputs, output.member)
+            _attach_urls(connection, config, inputs, output.member)
             _attach_hosts(connection, inputs, segment)
             _write_urls(connection, part, segment, tombstones_of(inputs) if "takedowns" in inputs else None)
             _write_hosts(connection, part)
@@ -236,17 +236,17 @@ def _segment_of(segments: Sequence[Artifact], member: str) -> Artifact:
     return next(segment for segment in segments if segment.record.member == member)
 
 
-def _attach_urls(connection: duckdb.DuckDBPyConnection, inputs: Inputs, member: str) -> None:
+def _attach_urls(connection: duckdb.DuckDBPyConnection, config: CrawlConfig, inputs: Inputs, member: str) -> None:
     previous, segments, rendered = inputs.get("previous"), inputs.many("segments"), inputs.many("rendered")
     own = _segment_of(segments, member)
     duck.view(connection, "previous", [(previous, crawldb.URLS_FILE)] if previous else [], crawldb.URLS)
     duck.view(connection, "log", [(own, path) for path in own.files(LOG)], FETCH_LOG)
     duck.view(connection, "listed", [(inputs["fetchlist"], fetchlist.URLS_FILE)])
     duck.view(connection, "seeds", [(inputs["seeds"], file_of(number_of(member)))])
-    targets = targets_of(number_of(member))
-    duck.view(
-        connection, "links", [(one, path) for one in (*segments, *rendered) for path in one.files(targets)], TARGETS
-    )
+    owned = targets_of(number_of(member))
+    targets = [(one, path) for one in (*segments, *rendered) for path in one.files(owned)]
+    duck.view(connection, "targets", targets, TARGETS)
+    connection.execute(f"CREATE VIEW links AS SELECT * FROM targets WHERE depth <= {config.max_depth}")
     own_artifacts = (own, *(artifact for artifact in rendered if artifact.record.member == member))
     own_links = [(artifact, path) for artifact in own_artifacts for path in artifact.files(LINK)]
     duck.view(connection, "own_links", own_links, LINKS)

@@ -213,7 +213,7 @@ class RenderTask:
             except BaseException as error:
                 files.abandon(error)
                 raise
-            files.finish(links_per_group=None)
+            files.finish()
 
     async def _render_pages(self, pages: Sequence[QueuedPage], files: PartFiles) -> None:
         queues: dict[str, deque[QueuedPage]] = defaultdict(deque)

@@ -182,8 +182,7 @@ class LinkRows:
     def table(self, outcomes: Sequence[Outcome], partitions: int) -> pa.Table:
         """Returns the links as a table (LINKS), sorted by partition and key.
 
-        In this order, the update of one partition reads only the row groups with its links. The values of `sources` are
-        row numbers of `to_table(outcomes)`.
+        The values of `sources` are row numbers of `to_table(outcomes)`.
 
         Args:
             outcomes: the outcomes in the order in which they were added; their links are not read.

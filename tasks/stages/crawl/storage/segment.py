@@ -10,8 +10,6 @@ import logging
 import time
 from datetime import UTC, datetime
 
-import pyarrow.parquet as pq
-
 from tasks.core.part import POISON
 from tasks.core.stage import Part
 from tasks.stages.crawl.config import CrawlConfig
@@ -101,22 +99,15 @@ class PartFiles:
         self.links.add(outcome)
         self.rows.append(outcome._replace(outlinks=(), lastmods=()))
 
-    def finish(self, links_per_group: int | None = 1 << 16) -> None:
-        """Closes the WARC file, and writes its index, the log and the links.
-
-        Args:
-            links_per_group: number of links per Parquet row group; None for a single group.
-        """
+    def finish(self) -> None:
+        """Closes the WARC file, and writes its index, the log and the links."""
         if self._writer is not None:
             index = self._writer.finish()
             self._stack.close()
             with self.part.file(f"{INDEX}{self.stem}.cdxj", rows=len(index)) as file:
                 file.write("".join(f"{line}\n" for line in index).encode())
-        with self.part.file(f"{LOG}{self.stem}.parquet", rows=len(self.rows)) as file:
-            pq.write_table(to_table(self.rows), file, compression="zstd", compression_level=3)
-        links = self.links.table(self.rows, self._config.partitions)
-        with self.part.file(f"{LINK}{self.stem}.parquet", rows=links.num_rows) as file:
-            pq.write_table(links, file, compression="zstd", compression_level=3, row_group_size=links_per_group)
+        self.part.write_table(f"{LOG}{self.stem}.parquet", to_table(self.rows))
+        self.part.write_table(f"{LINK}{self.stem}.parquet", self.links.table(self.rows, self._config.partitions))
         for outcome in self.rows:
             _count(self.part, outcome)
 

@@ -2,6 +2,7 @@
 
 Written at the end of a fetch, and of rendering, from the link files of the artifact, one for each WARC file. So the
 update of a partition reads one file of each segment (more if that has many), instead of the links of all WARC files.
+The names of the files end with the attempt, so no two attempts write the same file.
 """
 
 from collections.abc import Iterator
@@ -58,14 +59,15 @@ def write_targets(output: Output, max_depth: int) -> None:
         duck.view(connection, "links", links, LINKS)
 
         def write(file: tuple[str, pa.Table]) -> None:
-            part.write_table(*file)
+            stem, rows = file
+            part.write_table(f"{stem}-{part.attempt}.parquet", rows)
 
         for _ in concurrently(write, _by_file(connection, _QUERY.format(max_depth=max_depth)), _IN_FLIGHT):
             pass
 
 
 def _by_file(connection: duckdb.DuckDBPyConnection, query: str) -> Iterator[tuple[str, pa.Table]]:
-    """Yields the files to write (TARGETS) with their paths, of a query that is sorted by partition."""
+    """Yields the files to write (TARGETS), by the beginning of their paths, of a query that is sorted by partition."""
     pending: list[pa.Table] = []
     owner, number = -1, 0
     for batch in connection.sql(query).to_arrow_reader(_ROWS):
@@ -73,11 +75,11 @@ def _by_file(connection: duckdb.DuckDBPyConnection, query: str) -> Iterator[tupl
         for run in rows.column("partition").value_counts().to_pylist():  # in the order of the rows, which are sorted
             full = sum(map(len, pending)) >= _MOST_ROWS
             if pending and (full or run["values"] != owner):
-                yield f"{targets_of(owner)}{number:05d}.parquet", pa.concat_tables(pending).combine_chunks()
+                yield f"{targets_of(owner)}{number:05d}", pa.concat_tables(pending).combine_chunks()
                 pending, number = [], number + 1
             if run["values"] != owner:
                 owner, number = run["values"], 0
             pending.append(rows.slice(at, run["counts"]).select(TARGETS.names).cast(TARGETS))
             at += run["counts"]
     if pending:
-        yield f"{targets_of(owner)}{number:05d}.parquet", pa.concat_tables(pending).combine_chunks()
+        yield f"{targets_of(owner)}{number:05d}", pa.concat_tables(pending).combine_chunks()

@@ -258,9 +258,12 @@ def test_without_links_there_are_no_ranks():
     assert scores([]).num_rows == scores([crawldb.EDGES.empty_table]).num_rows == 0
 
 
-def test_the_edges_of_one_crawl_db_are_in_memory_at_a_time():
-    names = [(f"h{number * 7 % 11}", f"h{number * 5 % 13}") for number in range(60)]
-    table = pa.table(list(zip(*sorted(set(names)), strict=True)), schema=crawldb.EDGES)
+@pytest.mark.parametrize("names", [1, 30, 1 << 18])  # that are hashed together
+def test_ranks_are_the_same_from_many_crawl_dbs_whose_edges_are_not_in_memory_at_once(monkeypatch, names):
+    monkeypatch.setattr("tasks.stages.crawl.rank._NAMES", names)
+    monkeypatch.setattr("tasks.stages.crawl.rank._SLICE", 8)
+    edges = [(f"h{number * 7 % 11}", f"h{number * 5 % 13}") for number in range(60)]
+    table = pa.table(list(zip(*sorted(set(edges)), strict=True)), schema=crawldb.EDGES)
     seen = []
 
     def read(first):
@@ -270,7 +273,9 @@ def test_the_edges_of_one_crawl_db_are_in_memory_at_a_time():
         return rows
 
     reads = [partial(read, first) for first in range(0, table.num_rows, 10)]
-    assert scores(reads).equals(scores([lambda: table]))
+    found = scores([*reads[:3], crawldb.EDGES.empty_table, *reads[3:], crawldb.EDGES.empty_table])
+    assert found.equals(scores([lambda: table]))
+    assert found.column("host").to_pylist() == sorted({host for edge in edges for host in edge})
     assert len(seen) == 2 * len(reads)
 
 
