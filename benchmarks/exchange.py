@@ -39,7 +39,7 @@ from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.engine import Engine
 from tasks.core.groups import ref_to
-from tasks.core.range_merge import range_begin
+from tasks.core.merges.range_merge import range_begin
 from tasks.core.stage import Inputs, Output, Report
 from tasks.core.store import Store
 from tasks.formats.dedup import sorted_runs

@@ -1,4 +1,4 @@
-"""Bytes, requests and memory of the merge of the records of many parts (`core.range_merge`), by doublings.
+"""Bytes, requests and memory of the merge of the records of many parts (`core.merges.range_merge`), by doublings.
 
     python -m benchmarks.merges                 both
     python -m benchmarks.merges keys            of the index (`formats.documents.key_index`)
@@ -36,8 +36,8 @@ from tasks.core import ranges
 from tasks.core.artifact import ArtifactFolder, ArtifactId, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.manifest import Total
+from tasks.core.merges.range_merge import range_begin, range_count
 from tasks.core.part import Part, PartSpec
-from tasks.core.range_merge import range_begin, range_count
 from tasks.core.stage import Output
 from tasks.core.store import Store
 from tasks.formats.documents import key_index

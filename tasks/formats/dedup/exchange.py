@@ -1,7 +1,7 @@
 """Exchange of sorted runs between two passes: each task of the next pass reads one range of the keys of all runs.
 
 Ranges are buckets of hashes or, for results that go back to the documents, the row ids of each part. If each of R tasks
-looked up each of P runs, the requests would grow with P x R. So runs are merged in levels (`tasks.core.range_merge`),
+looked up each of P runs, the requests would grow with P x R. So runs are merged in levels (`core.merges.range_merge`),
 and a task reads a few pieces of known size, whatever the number of runs. Up to `_FEW` runs of a local store are read in
 place, memory-mapped. If there is only one range, its task reads all runs.
 """
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tasks.core.artifact import ArtifactFolder, PartRecord
 from tasks.core.engine import Engine
-from tasks.core.range_merge import MergedRanges, RangeMerge, Source, merge_levels, range_begin
+from tasks.core.merges.range_merge import MergedRanges, RangeMerge, Source, merge_levels, range_begin
 from tasks.core.remote import concurrently
 from tasks.core.stage import Output
 from tasks.formats.dedup import sorted_runs

@@ -24,10 +24,10 @@ from tasks.core import ranges
 from tasks.core.artifact import Artifact, ArtifactFolder, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
+from tasks.core.merges.range_merge import RangeMerge, Source, below, merge_ranges, range_begin, range_count
+from tasks.core.merges.row_marks import range_name, range_names, range_number
 from tasks.core.part import Part
-from tasks.core.range_merge import RangeMerge, Source, below, merge_ranges, range_begin, range_count
 from tasks.core.ranges import RangeReader, ReadRequest, entries_of
-from tasks.core.row_marks import range_name, range_names, range_number
 from tasks.core.stage import Output
 from tasks.formats.documents.text import hashes64
 
@@ -120,7 +120,7 @@ class MergedKeys:
 
 
 def merge(output: Output, engine: Engine, records: Sequence[PartRecord], earlier: MergedKeys | None = None) -> None:
-    """Merges the keys of all parts, one key range at a time (`tasks.core.range_merge`).
+    """Merges the keys of all parts, one key range at a time (`tasks.core.merges.range_merge`).
 
     Args:
         output: the artifact being written.

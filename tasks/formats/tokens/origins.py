@@ -16,9 +16,9 @@ from tasks.core.artifact import Artifact, ArtifactFolder
 from tasks.core.config import Config
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
+from tasks.core.merges.range_merge import RangeMerge, Source, merge_ranges, range_count
+from tasks.core.merges.row_marks import MARK, RowMarks, RowRanges, marks_path, merge_marks, range_names, sources_of
 from tasks.core.part import Part, PartSpec
-from tasks.core.range_merge import RangeMerge, Source, merge_ranges, range_count
-from tasks.core.row_marks import MARK, RowMarks, RowRanges, marks_path, merge_marks, range_names, sources_of
 from tasks.core.stage import Output
 from tasks.formats.documents.text import hashes64
 from tasks.formats.tokens.index import indexed_rows, read_urls, table_path
@@ -96,7 +96,7 @@ def superseded_marks(shards: Artifact, output: Output, engine: Engine) -> dict[s
     """Returns the marks of the rows of each shard whose URL a later version has encoded again; {} for one version.
 
     A page that has changed is a new document; the earlier one is no longer trained on. Workers compare hashes of URLs
-    range by range (`tasks.core.row_marks`), in parts for `leave_out` when all marks are read.
+    range by range (`tasks.core.merges.row_marks`), in parts for `leave_out` when all marks are read.
 
     Args:
         shards: artifact of the stage encode.

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tasks.core.manifest import KEPT, PARTS_IN_MANIFEST
-from tasks.core.range_merge import plan_levels
+from tasks.core.merges.range_merge import plan_levels
 from tasks.core.stage_spec import MOST_MEMBERS
 from tasks.formats.dedup.dedup_index import BAND, CAPTURE, TEXT
 from tasks.formats.documents.key_index import KEY, PART_KEY
@@ -51,7 +51,7 @@ _PACKED_TOKENS = 2**28
 _INDEXED = 40
 """Bytes of a document in the `index/` files of the shards that `pack` reads."""
 _RANGE, _FAN = 1 << 22, 32
-"""Records of a range, and runs that a task merges (`tasks.core.range_merge`)."""
+"""Records of a range, and runs that a task merges (`tasks.core.merges.range_merge`)."""
 _GROUP_WEIGHT, _FILE_WEIGHT, _INDEXED_WEIGHT = 32e6, 1e6, 1e3
 """Of a task that reads identities, of an index, and of one of its entries (`tasks.stages.extract.first_pass`)."""
 _EXCLUSION_BYTES = 9
@@ -249,7 +249,7 @@ def _merged(runs: float, get: float, size: float) -> Work:
 
 
 def _merge(records: float, sources: float, source_bytes: float, record_bytes: float, files: int) -> tuple[Work, float]:
-    """Returns the work of a merge of records (`tasks.core.range_merge`), and its number of runs.
+    """Returns the work of a merge of records (`tasks.core.merges.range_merge`), and its number of runs.
 
     What its ranges write, `files` each, is not in the bytes.
     """

@@ -30,8 +30,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tasks.core.engine import Engine
+from tasks.core.merges.range_merge import Source
 from tasks.core.part import Part, PartSpec
-from tasks.core.range_merge import Source
 from tasks.core.stage import Output
 from tasks.formats.dedup import document_ids, sorted_runs
 from tasks.formats.dedup.document_ids import HALVES, range_of, row_ids_of, row_of

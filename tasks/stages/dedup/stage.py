@@ -53,7 +53,7 @@ from tasks.core.artifact import Artifact, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.groups import KIND
-from tasks.core.range_merge import Source
+from tasks.core.merges.range_merge import Source
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report, total
 from tasks.formats.dedup.dedup_index import BANDS, CAPTURES, RUNS, TEXTS, DedupIndex, index_of, signatures_of
 from tasks.formats.dedup.duplicates import AUDIT_FILE, DuplicateAudit

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.core.artifact import ArtifactFolder
-from tasks.core.range_merge import Source
+from tasks.core.merges.range_merge import Source
 from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup.dedup_index import PREFERENCE, RUNS, DedupIndex
 from tasks.formats.dedup.document_ids import HALVES, range_of

@@ -35,8 +35,8 @@ from tasks.core import parquet, ranges
 from tasks.core.artifact import Artifact, ArtifactFolder, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
+from tasks.core.merges.row_marks import RowMarks
 from tasks.core.remote import concurrently
-from tasks.core.row_marks import RowMarks
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.documents import key_index
 from tasks.formats.documents.document import heldout_draws

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from tasks.core.artifact import ArtifactFolder
 from tasks.core.engine import Engine
-from tasks.core.range_merge import RangeMerge, Source, merge_ranges, range_begin, range_count
-from tasks.core.row_marks import (
+from tasks.core.merges.range_merge import RangeMerge, Source, merge_ranges, range_begin, range_count
+from tasks.core.merges.row_marks import (
     MARK,
     RowMarks,
     RowRanges,

@@ -28,9 +28,9 @@ from tasks.core import ranges
 from tasks.core.artifact import Artifact, ArtifactFolder, FileEntry, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
+from tasks.core.merges.row_marks import RowMarks
 from tasks.core.ranges import RangeFile, RangeReader, entries_of
 from tasks.core.remote import concurrently
-from tasks.core.row_marks import RowMarks
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.documents.tombstones import TAKEDOWN, tombstones_of
 from tasks.formats.tokens.index import IndexedRows, indexed_rows, read_records

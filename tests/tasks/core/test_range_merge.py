@@ -1,4 +1,4 @@
-"""Contract of tasks.core.range_merge: ranges equal those of one sort after any kill; reads are linear."""
+"""Contract of tasks.core.merges.range_merge: ranges equal those of one sort after any kill; reads are linear."""
 
 import pickle
 from collections.abc import Callable, Sequence
@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tasks.core import range_merge
 from tasks.core.artifact import Artifact, ArtifactFolder, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.engine import Engine
+from tasks.core.merges import range_merge
+from tasks.core.merges.range_merge import RangeMerge, Source, merge_ranges, plan_levels, range_begin
 from tasks.core.part import Part
-from tasks.core.range_merge import RangeMerge, Source, merge_ranges, plan_levels, range_begin
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tests.s3_server import S3Server

@@ -14,14 +14,14 @@ import pyarrow as pa
 import pytest
 
 from tasks.core import manifest as manifests
-from tasks.core import range_merge
 from tasks.core.artifact import Artifact, ArtifactId, FileEntry, PartRecord
 from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.engine import Engine
 from tasks.core.manifest import Parts
+from tasks.core.merges import range_merge
+from tasks.core.merges.row_marks import MARK
 from tasks.core.part import PartSpec, part_names
-from tasks.core.row_marks import MARK
 from tasks.core.stage import Inputs, Output, Report
 from tasks.core.store import Store
 from tasks.formats.dedup import sorted_runs

@@ -11,8 +11,8 @@ import pytest
 
 from tasks.core.artifact import Artifact, ArtifactId, ArtifactRecord, FileEntry, PartRecord
 from tasks.core.engine import Engine
+from tasks.core.merges.range_merge import MergedRanges, RangeMerge, plan_levels
 from tasks.core.part import PartSpec, part_names
-from tasks.core.range_merge import MergedRanges, RangeMerge, plan_levels
 from tasks.core.stage import Inputs, Output
 from tasks.core.store import Store
 from tasks.formats.dedup.exchange import Exchange, read_run

@@ -3,7 +3,7 @@
 The result depends only on the input, not on its division into parts. No process holds the identities of all rows:
 
     identities-<n>    per group of parts: reads the rows, writes the identities of those that may be copies
-    exclusions-<n>    per range of the hashes of URLs (`tasks.core.range_merge`): compares the identities of each URL
+    exclusions-<n>    per range of the hashes of URLs (`core.merges.range_merge`): compares the identities of each URL
     excluded-<n>      per range of rows (again `range_merge`): writes a byte per row, its reason
 
 Rows are numbered in input order over all parts, so the bytes of a part are in one place. If all rows fit in one range,
@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from tasks.core.artifact import ArtifactFolder, PartRecord
 from tasks.core.engine import Engine
-from tasks.core.range_merge import RangeMerge, Source, merge_ranges, range_count
-from tasks.core.row_marks import (
+from tasks.core.merges.range_merge import RangeMerge, Source, merge_ranges, range_count
+from tasks.core.merges.row_marks import (
     MARK,
     RowMarks,
     RowRanges,

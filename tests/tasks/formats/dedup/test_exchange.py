@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tasks.core import range_merge
 from tasks.core.artifact import ArtifactId
 from tasks.core.engine import Engine
-from tasks.core.range_merge import Source
+from tasks.core.merges import range_merge
+from tasks.core.merges.range_merge import Source
 from tasks.core.stage import Output
 from tasks.core.store import Store
 from tasks.formats.dedup import exchange as module

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tasks.core import range_merge
 from tasks.core.artifact import ArtifactId
 from tasks.core.engine import Engine
+from tasks.core.merges import range_merge
 from tasks.core.part import Part, PartSpec, part_names
 from tasks.core.stage import Inputs, Output
 from tasks.core.store import Store

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tasks.core import range_merge
 from tasks.core.artifact import ArtifactId
 from tasks.core.engine import Engine
+from tasks.core.merges import range_merge
 from tasks.core.stage import Output
 from tasks.core.store import Store
 from tasks.formats.documents import key_index

@@ -1,7 +1,7 @@
 """A byte for each row of all parts, found by comparing rows of different parts; no process holds all rows.
 
     per part            the caller writes records of its rows, with a hash as `key`
-    per range of hashes merges the records (`tasks.core.range_merge`), and compares those of equal hashes
+    per range of hashes merges the records (`tasks.core.merges.range_merge`), and compares those of equal hashes
     per range of rows   merges what was found, keyed by the row; writes a byte per row, 0 if nothing was found
 
 Rows are numbered in the order of the parts, so the bytes of a part are in one place, and a worker reads them with a
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from tasks.core.artifact import ArtifactFolder, PartRecord
 from tasks.core.engine import Engine
+from tasks.core.merges.range_merge import RangeMerge, Source, merge_ranges, range_begin
 from tasks.core.part import Part
-from tasks.core.range_merge import RangeMerge, Source, merge_ranges, range_begin
 from tasks.core.stage import Output
 
 MARK = np.dtype([("key", "<u8"), ("mark", "u1")])

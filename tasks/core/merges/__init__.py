@@ -1,0 +1,1 @@
+"""Merges of sorted records of many parts, and what is found by them for each row."""
