@@ -100,11 +100,12 @@ def _numbers(
 
     Each time, Arrow hashes all hosts, so there are as many names as hosts, or all that are left.
     """
-    sources, targets, count = [], [], 0
+    sources: list[pa.Array] = []
+    targets: list[pa.Array] = []
     for last, read in enumerate(edges, 1):
         for chunks, more in zip((sources, targets), _ends(read()), strict=True):
             chunks += more
-        count = sum(map(len, sources))
+        count = sum(len(chunk) for chunk in sources)
         if count and (2 * count >= max(_NAMES, len(hosts)) or last == len(edges)):
             numbers = pc.index_in(pa.chunked_array([*sources, *targets]), hosts).to_numpy()
             yield numbers[:count], numbers[count:]

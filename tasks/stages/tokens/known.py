@@ -143,4 +143,5 @@ def _of_range(earlier: MergedKeys, count: int, part: Part, new: NDArray[np.void]
 
 
 def _places(old: NDArray[np.void]) -> NDArray[np.uint64]:
-    return old["part"].astype(np.uint64) << np.uint64(32) | old["row"]
+    places: NDArray[np.uint64] = old["part"].astype(np.uint64) << np.uint64(32) | old["row"]
+    return places
