@@ -136,10 +136,9 @@ oracles: $(ORACLES)/.installed models ## compare with trl, PEFT, bitsandbytes an
 	$(ORACLES)/bin/python -m pytest -m 'oracle and not soak' $$(grep -rl --include='test_*.py' pytest.mark.oracle tests | sort)
 	$(ORACLES)/bin/python -m pytest -m 'oracle and not soak' tests/stores
 
-# Two calls: the tests in k8s/ set their own Airflow home, which the stack must not inherit. Two workers, each with a
-# stack: tasks of a DAG run one after the other, and a stack alone often leaves a core idle.
+# Two calls: the tests in k8s/ set their own Airflow home, which the stack must not inherit.
 system: $(TESTABLE) models ## system tests with the real Airflow, MLflow, Dask and a browser
-	$(PYTEST) -m 'system and not soak' -n 2 --dist loadgroup tests/system
+	$(PYTEST) -m 'system and not soak' tests/system
 	$(PYTEST) -m 'system and not soak' tests/k8s
 
 # Property tests run with many more examples, random in each run; the order of tests is random, too.

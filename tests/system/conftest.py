@@ -1,4 +1,4 @@
-"""One running stack per test process: the real Airflow, MLflow and Dask, with a separate state folder and ports.
+"""One running stack for all system tests: the real Airflow, MLflow and Dask, with a separate state folder and ports.
 
 The recipes are copies of the checkout's `demo` and of a smaller `smoke` with seeds at the stack's ports.
 Run its soak tests after a change of DAGs, operators, the runner, the store or the local stack: the whole
@@ -189,16 +189,11 @@ ask_human = true
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks all tests of this folder as `system`, with a time-out of half an hour.
-
-    With two workers of xdist and `--dist loadgroup`, one has the files that need the run of `smoke`, the other others.
-    """
-    ours = [item for item in items if Path(__file__).parent in item.path.parents]
-    on_smoke = {item.path for item in ours if "smoke" in getattr(item, "fixturenames", ())}
-    for item in ours:
-        item.add_marker(pytest.mark.system)
-        item.add_marker(pytest.mark.timeout(1800))
-        item.add_marker(pytest.mark.xdist_group("smoke" if item.path in on_smoke else "other"))
+    """Marks all tests of this folder as `system`, with a time-out of half an hour."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.system)
+            item.add_marker(pytest.mark.timeout(1800))
 
 
 @dataclass
@@ -350,10 +345,8 @@ def write_recipes(folder: Path, ports: Ports) -> None:
 
 def free_ports() -> Ports:
     """Returns free ports, whose successors for Dask and the site are also free."""
-    # Below the ephemeral range (32768 and up), from which a client could take a port between check and use; workers of
-    # xdist, whose process ids are close, have ranges of their own.
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    base = 20_000 + worker * 6_000 % 12_000 + os.getpid() % 6_000
+    # Below the ephemeral range (32768 and up), from which a client could take a port between check and use.
+    base = 20_000 + os.getpid() % 12_000
     ports = Ports(airflow=0, mlflow=0, dask=0, site=0)
     for name, width in (("airflow", 1), ("mlflow", 1), ("dask", 2), ("site", len(HOSTS))):
         while not all(_free(base + at) for at in range(width)):

@@ -83,7 +83,7 @@ def test_an_artifact_has_a_page_behind_airflows_login(stack, smoke, page) -> Non
     page.get_by_text("smoke/documents@dev").first.wait_for()
     page.goto(f"{stack.home.airflow_url}/plugin/sluice")
     frame = page.frame_locator("iframe")
-    frame.get_by_role("row", name=re.compile("^smoke")).get_by_role("link", name="dev", exact=True).click()
+    frame.get_by_role("row", name=re.compile("^smoke")).get_by_role("link", name="dev", exact=True).first.click()
     with page.context.expect_page() as opened:
         frame.get_by_role("link", name="run", exact=True).first.click()
     assert opened.value.url.startswith(stack.home.mlflow_url)
