@@ -83,7 +83,8 @@ def _hosts(edges: Sequence[Callable[[], pa.Table]]) -> pa.LargeStringArray:
 
     Names are merged with those before whenever there are as many new ones, so each is hashed a few times at most.
     """
-    hosts, fresh, count = pa.array([], _NAME), [], 0
+    hosts, count = pa.array([], _NAME), 0
+    fresh: list[pa.Array] = []
     for read in edges:
         fresh.append(pa.chunked_array(chain(*_ends(read())), _NAME).unique())
         count += len(fresh[-1])
@@ -100,7 +101,8 @@ def _numbers(
 
     Each time, Arrow hashes all hosts, so there are as many names as hosts, or all that are left.
     """
-    sources, targets, count = [], [], 0
+    sources: list[pa.Array] = []
+    targets: list[pa.Array] = []
     for last, read in enumerate(edges, 1):
         for chunks, more in zip((sources, targets), _ends(read()), strict=True):
             chunks += more
