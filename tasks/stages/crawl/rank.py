@@ -83,7 +83,8 @@ def _hosts(edges: Sequence[Callable[[], pa.Table]]) -> pa.LargeStringArray:
 
     Names are merged with those before whenever there are as many new ones, so each is hashed a few times at most.
     """
-    hosts, fresh, count = pa.array([], _NAME), [], 0
+    hosts, count = pa.array([], _NAME), 0
+    fresh: list[pa.Array] = []
     for read in edges:
         fresh.append(pa.chunked_array(chain(*_ends(read())), _NAME).unique())
         count += len(fresh[-1])
