@@ -208,7 +208,7 @@ class MergePlan:
         return range_begin(min(span * self.widths[level], self.ranges), self.ranges, self.keys)
 
     def name(self, level: int, group: int, span: int) -> str:
-        """Returns the name of the part of a run, which has all that its records depend on besides the sources."""
+        """Returns the name of the part of a run, which has all that its records depend on besides groups of sources."""
         keys = [] if self.keys == 1 << 64 else [self.keys]
         plan = "-".join(map(str, (self.groups[0], self.ranges, self.fan, self.widths[1], *keys)))
         return f"{self.folder}-{plan}-{level}-{group:05d}-{span:05d}"

@@ -147,6 +147,13 @@ def merge_marks(
     merge_ranges(merge, write, output, engine, sources_of(found), range_names(name, ranges.count), per_range)
 
 
+def write_found(name: str, ranges: RowRanges, part: Part, rows: NDArray[np.uint64]) -> None:
+    """Writes a record (MARK) with the mark 1 for each of some rows, for `merge_marks`."""
+    found = np.ones(len(rows), MARK)
+    found["key"] = ranges.keys(rows)
+    part.write(marks_path(name, part.name), found.tobytes(), rows=len(found))
+
+
 def read_marks(folder: ArtifactFolder, source: Source) -> NDArray[np.void]:
     """Returns the records (MARK) of a source."""
     return np.frombuffer(folder.read(source.path), MARK)

@@ -17,7 +17,15 @@ from tasks.core.config import Config
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.merges.range_merge import RangeMerge, Source, merge_ranges, range_count
-from tasks.core.merges.row_marks import MARK, RowMarks, RowRanges, marks_path, merge_marks, range_names, sources_of
+from tasks.core.merges.row_marks import (
+    RowMarks,
+    RowRanges,
+    marks_path,
+    merge_marks,
+    range_names,
+    sources_of,
+    write_found,
+)
 from tasks.core.part import Part, PartSpec
 from tasks.core.stage import Output
 from tasks.formats.documents.text import hashes64
@@ -153,10 +161,7 @@ def _read_pages(folder: ArtifactFolder, source: Source) -> NDArray[np.void]:
 
 
 def _write_superseded(ranges: RowRanges, part: Part, pages: NDArray[np.void]) -> None:
-    rows = pages["row"][_is_superseded(pages["key"], pages["version"])]
-    marks = np.ones(len(rows), MARK)
-    marks["key"] = ranges.keys(rows)
-    part.write(marks_path(_FOUND, part.name), marks.tobytes(), rows=len(marks))
+    write_found(_FOUND, ranges, part, pages["row"][_is_superseded(pages["key"], pages["version"])])
 
 
 def _is_superseded(keys: NDArray[np.uint64], versions: NDArray[np.uint32]) -> NDArray[np.bool_]:

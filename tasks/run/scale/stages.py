@@ -381,61 +381,84 @@ def annotate(corpus: Corpus) -> Need:
 
 def dedup(corpus: Corpus) -> Need:
     """Duplicates; passes exchange sorted runs. The two passes over groups above `max_bucket` are not counted."""
-    config, parts, documents = DedupConfig(), corpus.parts, corpus.pages
-    found, verified = (documents * unit(name) for name in ("candidate_pairs", "verified_pairs"))
-    links = verified + documents * unit("equal_pairs")
-    members = min(documents, 2 * links)
-    pieces = 2 * found * math.ceil(corpus.text_bytes / _WORD_BYTES / SHINGLES["shingles"].shape[0])
-
-    def buckets(records: float, per_bucket: float = config.records_per_bucket) -> float:
-        return max(1, math.ceil(records / per_bucket))
-
-    bands = config.minhash.bands * documents
-    # A merge has several levels; the process of the stage holds the records of two.
-    total, merges = list[float](), list[float]()
-
-    def exchanged(dtype: "np.dtype[Any]", count: float, runs: float, ranges: float) -> Work:
-        per_range = SET_PIECES if dtype is SHINGLES else config.records_per_bucket
-        work = _exchange(_Records(count, dtype.itemsize, per_range), runs, ranges)
-        merges.append(min(work.parts, 2 * buckets(count, per_range)))
-        total.append(work.parts)
-        return work
-
-    of_texts, of_bands, of_pairs = buckets(documents), buckets(bands), buckets(found)
-    of_sets = max(buckets(found, config.pairs_per_part), buckets(pieces, SET_PIECES))
-    of_edges, of_links, of_clusters = buckets(2 * verified), buckets(links), buckets(8 * links)
-    stars = (of_edges, 1, exchanged(EDGE, 2 * verified, of_edges, of_edges))
-    passes = (
-        (of_texts, 1, exchanged(TEXT, documents, parts, of_texts)),  # equal
-        (of_bands, 2, exchanged(BAND, bands, parts, of_bands)),  # candidates
-        (of_pairs, 2, exchanged(PAIR, found, of_bands, of_pairs)),  # paired
-        (parts, 1, exchanged(WANTED, 2 * found, of_pairs, parts)),  # shingle
-        (of_sets, 4, exchanged(GROUPED, found, of_pairs, of_sets)),  # verified
-        (0, 0, exchanged(SHINGLES, pieces, max(parts, buckets(pieces, SET_PIECES)), of_sets)),
-        (of_edges, 1, exchanged(EDGE, 2 * verified, of_sets, of_edges)),  # the first large-star
-        *(stars,) * (2 * _ROUNDS - 1),  # large, small
-        (of_links, 2, exchanged(LINK, links, of_texts + of_sets, of_links)),  # clusters
-        (0, 0, exchanged(EDGE, 2 * verified, of_edges, of_links)),
-        (parts, 1, exchanged(MEMBER, members, of_links, parts)),  # ranked
-        (of_clusters, 4, exchanged(LABELED, links, of_links, of_clusters)),  # pairs
-        (0, 0, exchanged(RANKED, members, parts, of_clusters)),
-        (of_texts, 1, exchanged(CAPTURE, documents, parts, of_texts)),  # recaptured
-        (parts, 3, exchanged(VERDICT, members, of_clusters, parts)),  # <part>
-    )
+    parts, documents = corpus.parts, corpus.pages
+    passes = _Passes(corpus)
     work = _tasks(parts, 2, 4, corpus.text, documents * unit("dedup_artifact"))  # sign
-    for tasks, writes, read in passes:
+    for tasks, writes, read in passes.all():
         work += _tasks(tasks, 0, writes, 0, 0) + read
     # Documents in shingle and <part>, two tables for the audit, and preferences and samples, which are not looked up.
-    work += Work(get=5 * parts + 2 * of_sets, head=4 * parts, read=corpus.text, written=pieces * SHINGLES.itemsize)
+    sets = passes.pieces * SHINGLES.itemsize
+    work += Work(get=5 * parts + 2 * passes.of_sets, head=4 * parts, read=corpus.text, written=sets)
     work += _commit(work.parts, work.parts + 8 * parts)
-    tasks = work.parts - sum(total) - parts
+    tasks = work.parts - sum(passes.merged) - parts
     own = {
         RECORDS: _opened(parts, 2) + _opened(parts, 1) + _committed(parts, 9) + _committed(tasks, 1),
-        MERGED: _committed(max(merges), 1),
+        MERGED: _committed(max(passes.held), 1),
     }
     cpu = documents * unit("dedup_cpu") * corpus.text_bytes / unit("dedup_text")
     worker = unit("dedup_memory") * max(1.0, documents / parts / _MEASURED_PER_PART)
     return Need("dedup", work, cpu, own, worker, _record(2 * parts, 3.5), alone=4 * parts, at_least=True)
+
+
+class _Passes:
+    """The passes of dedup after the signatures.
+
+    Attributes:
+        pieces: pieces of sets of shingles.
+        of_sets: tasks of the pass that compares them.
+        merged: tasks of each merge.
+        held: records that the stage's process holds during each merge: those of two levels.
+    """
+
+    def __init__(self, corpus: Corpus) -> None:
+        self._config, self._parts, self._documents = DedupConfig(), corpus.parts, corpus.pages
+        self._found, self._verified = (corpus.pages * unit(name) for name in ("candidate_pairs", "verified_pairs"))
+        in_set = math.ceil(corpus.text_bytes / _WORD_BYTES / SHINGLES["shingles"].shape[0])
+        self.pieces = 2 * self._found * in_set
+        self.of_sets = max(
+            self._buckets(self._found, self._config.pairs_per_part), self._buckets(self.pieces, SET_PIECES)
+        )
+        self.merged, self.held = list[float](), list[float]()
+
+    def all(self) -> tuple[tuple[float, int, Work], ...]:
+        """Returns tasks, files that each writes, and reads of the passes, in order; 0 tasks for what one reads more."""
+        parts, documents, found, pieces, of_sets = (
+            self._parts, self._documents, self._found, self.pieces, self.of_sets
+        )  # fmt: skip
+        bands, edges = self._config.minhash.bands * documents, 2 * self._verified
+        links = self._verified + documents * unit("equal_pairs")
+        members, exchanged = min(documents, 2 * links), self._exchanged
+        of_texts, of_bands, of_pairs, of_edges, of_links, of_clusters = map(
+            self._buckets, (documents, bands, found, edges, links, 8 * links)
+        )
+        stars = (of_edges, 1, exchanged(EDGE, edges, of_edges, of_edges))
+        return (
+            (of_texts, 1, exchanged(TEXT, documents, parts, of_texts)),  # equal
+            (of_bands, 2, exchanged(BAND, bands, parts, of_bands)),  # banded
+            (of_pairs, 2, exchanged(PAIR, found, of_bands, of_pairs)),  # paired
+            (parts, 1, exchanged(WANTED, 2 * found, of_pairs, parts)),  # shingled
+            (of_sets, 4, exchanged(GROUPED, found, of_pairs, of_sets)),  # compared
+            (0, 0, exchanged(SHINGLES, pieces, max(parts, self._buckets(pieces, SET_PIECES)), of_sets)),
+            (of_edges, 1, exchanged(EDGE, edges, of_sets, of_edges)),  # the first large-star
+            *(stars,) * (2 * _ROUNDS - 1),  # large, small
+            (of_links, 2, exchanged(LINK, links, of_texts + of_sets, of_links)),  # labeled
+            (0, 0, exchanged(EDGE, edges, of_edges, of_links)),
+            (parts, 1, exchanged(MEMBER, members, of_links, parts)),  # ranked
+            (of_clusters, 4, exchanged(LABELED, links, of_links, of_clusters)),  # pairs
+            (0, 0, exchanged(RANKED, members, parts, of_clusters)),
+            (of_texts, 1, exchanged(CAPTURE, documents, parts, of_texts)),  # recaptured
+            (parts, 3, exchanged(VERDICT, members, of_clusters, parts)),  # <part>
+        )
+
+    def _buckets(self, records: float, per_bucket: float = 0) -> float:
+        return max(1, math.ceil(records / (per_bucket or self._config.records_per_bucket)))
+
+    def _exchanged(self, dtype: "np.dtype[Any]", count: float, runs: float, ranges: float) -> Work:
+        per_range = SET_PIECES if dtype is SHINGLES else self._config.records_per_bucket
+        work = _exchange(_Records(count, dtype.itemsize, per_range), runs, ranges)
+        self.held.append(min(work.parts, 2 * self._buckets(count, per_range)))
+        self.merged.append(work.parts)
+        return work
 
 
 def consolidate(corpus: Corpus) -> Need:

@@ -25,7 +25,6 @@ from tasks.core.artifact import ArtifactFolder
 from tasks.core.engine import Engine
 from tasks.core.merges.range_merge import RangeMerge, Source, merge_ranges, range_begin, range_count
 from tasks.core.merges.row_marks import (
-    MARK,
     RowMarks,
     RowRanges,
     marks_path,
@@ -33,6 +32,7 @@ from tasks.core.merges.row_marks import (
     range_names,
     range_number,
     sources_of,
+    write_found,
 )
 from tasks.core.stage import Output, Part, PartSpec
 from tasks.formats.documents.key_index import ID, KEY, URL, MergedKeys, keys_of
@@ -130,10 +130,7 @@ def _write_found(earlier: MergedKeys, ranges: RowRanges, count: int, part: Part,
     keys, places = keys[order], places[order]
     is_first = np.append(True, (keys[1:] != keys[:-1]) | (places[1:] != places[:-1]))[: len(keys)]
     is_known = (order < len(old))[is_first][np.cumsum(is_first) - 1] & (order >= len(old))
-    rows = np.unique(new["row"][order[is_known] - len(old)])
-    marks = np.ones(len(rows), MARK)
-    marks["key"] = ranges.keys(rows)
-    part.write(marks_path(_BY_PAGE, part.name), marks.tobytes(), rows=len(marks))
+    write_found(_BY_PAGE, ranges, part, np.unique(new["row"][order[is_known] - len(old)]))
 
 
 def _of_range(earlier: MergedKeys, count: int, part: Part, new: NDArray[np.void]) -> NDArray[np.void]:
