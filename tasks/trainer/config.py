@@ -232,7 +232,7 @@ class ContinualConfig(Config):
 class ForkConfig(Config):
     """A run that goes on from a checkpoint of another one, with its optimizer's state and its log.
 
-    It ends with the bytes of a run that was planned so from the start. So both must agree in everything that the steps
+    Its weights are those of a run that was planned so from the start. So both must agree in everything that the steps
     before the checkpoint depend on: a longer run, or an earlier decay, agree during the stable phase of `wsd`.
     """
 
