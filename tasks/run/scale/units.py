@@ -152,7 +152,7 @@ UNITS = {
         3_960, "bytes of memory of extract per part, at the peak of the first pass, without records", COUNTED
     ),
     "identity_memory": Unit(132, "bytes of memory of a task of extract per identity of its range", COUNTED),
-    "sampled_memory": Unit(357, "bytes of memory of the tokenizer for a document of its sample", COUNTED),
+    "sampled_memory": Unit(295, "bytes of memory of the tokenizer for a document of its sample", COUNTED),
     "committed_part": Unit(1_580, "bytes of memory of a part's record until it is committed, without files", COUNTED),
     "committed_file": Unit(771, "bytes of memory of a file's entry until it is committed", COUNTED),
     "listed_file": Unit(93, "bytes of memory of the path of a file of an input", COUNTED),

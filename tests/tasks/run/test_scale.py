@@ -287,9 +287,9 @@ def test_the_sample_takes_the_planned_memory_however_many_documents_there_are() 
         assert len(found.of("")) == in_sample
         return found
 
+    np.random.default_rng(0)  # the first one imports modules
     peaks = [peak(functools.partial(drawn, parts))[0] / in_sample for parts in (16, 32, 64, 128)]
-    # 295 or 357 bytes, by what NumPy still holds of sorts.
-    assert max(peaks) == pytest.approx(unit("sampled_memory"), rel=0.25), peaks
+    assert max(peaks) == pytest.approx(unit("sampled_memory"), rel=0.1), peaks
 
 
 def test_of_equal_ids_those_of_the_first_part_are_in_the_sample_whatever_arrives_first() -> None:
@@ -316,9 +316,9 @@ def test_twice_the_pages_cost_twice_the_work() -> None:
         if row.need.cpu_s is not None:
             assert more.need.cpu_s == pytest.approx(2 * row.need.cpu_s, rel=0.01), name
         # The parts that the sample of the tokenizer is read from do not grow.
+        exchanges = name in ("dedup", "consolidate")  # which may have a level more, and other numbers of runs
         if name not in ("update", "tokenizer"):
-            # An exchange of dedup may have a level more.
-            tolerance = 0.25 if name in ("dedup", "consolidate") else 0.03
+            tolerance = 0.25 if exchanges else 0.03
             for figure in ("put", "get", "head", "read", "written"):
                 before, after = (getattr(one.need.work, figure) for one in (row, more))
                 assert (before is None) == (after is None), (name, figure)
@@ -326,7 +326,7 @@ def test_twice_the_pages_cost_twice_the_work() -> None:
                 assert before is None or after == pytest.approx(2 * before, rel=tolerance, abs=2), (name, figure)
         # With twice the partitions, the process of one has as much as before.
         for cause, memory in row.need.own.items() if name not in ("fetch", "update", "tokenizer") else ():
-            assert more.need.own[cause] == pytest.approx(2 * memory, rel=0.06), (name, cause)
+            assert more.need.own[cause] == pytest.approx(2 * memory, rel=0.06 if exchanges else 0.02), (name, cause)
     sample = "documents of the sample"
     assert once["tokenizer"].need.own[sample] == twice["tokenizer"].need.own[sample]
 
