@@ -215,7 +215,7 @@ def test_the_estimate_of_a_later_month_is_that_of_its_own_steps(chain: Months) -
 
 
 def test_the_settings_in_the_documentation_are_valid_and_the_defaults() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "training.md").read_text().partition("## A month at a time")[2]
+    text = (Path(__file__).parents[3] / "docs" / "months.md").read_text().partition("## The weights of a month")[2]
     example = tomllib.loads(re.findall(r"```toml\n(.*?)```", text, re.DOTALL)[0])
     by_month = {"encode": {"columns": ["fetched_at"]}, "pack": {"by": "fetched_at"}}
     found = read({"name": "mine", "extract": {"files": [BOOKS]}, **by_month, **example}).of(TrainConfig)
