@@ -62,7 +62,8 @@ class CycleStep(TriggerDagRunOperator):  # type: ignore[misc]
             raise AirflowFailException(f"{self.trigger_dag_id} is paused: let it run, then clear this task")
         self.conf = {name: value for name, value in run.event_fields.items() if value}
         self.trigger_run_id = run_id(run)
-        self.note = f"{run.version}, started by {context['ti'].dag_id}"
+        # As of every other run (`operators.run_notes`), so that the pages find the runs of a version by their notes.
+        self.note = f"{run}, started by {context['ti'].dag_id}"
         super().execute(context)
 
     def execute_complete(self, context: Any, event: tuple[str, dict[str, Any]]) -> None:

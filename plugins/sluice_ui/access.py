@@ -68,6 +68,13 @@ def readable_recipes(user: object) -> list[Recipe]:
     return [recipe for recipe in recipes if may_read(recipe.name, user)]
 
 
+class NotThere(HTTPException):
+    """404 of something in a recipe that the user may read; its page keeps breadcrumbs and tabs."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(404, message)
+
+
 def respond(render: Callable[[], str]) -> HTMLResponse:
     """Returns the response with a page; what is not there is 404, a store that cannot be read 503.
 
@@ -76,7 +83,7 @@ def respond(render: Callable[[], str]) -> HTMLResponse:
     try:
         return HTMLResponse(render(), headers=HEADERS)
     except InputError as error:
-        raise HTTPException(404, str(error)) from None
+        raise NotThere(str(error)) from None
     except SluiceError as error:
         raise HTTPException(503, str(error)) from None
     finally:

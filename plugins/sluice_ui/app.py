@@ -30,8 +30,9 @@ from sluice_ui import (
     trigger,
     version,
 )
-from sluice_ui.access import router
-from sluice_ui.frame import HEADERS, Address, page
+from sluice_ui.access import NotThere, router
+from sluice_ui.frame import HEADERS, RECIPE_TABS, TABS, Address, Version, page
+from tasks.run.recipe import find_recipe
 
 PAGES = (
     recipes,
@@ -81,10 +82,12 @@ for module in PAGES:
 
 
 @app.exception_handler(StarletteHTTPException)
-def refused(_request: Request, error: StarletteHTTPException) -> HTMLResponse:
+def refused(request: Request, error: StarletteHTTPException) -> HTMLResponse:
     """Shows an error as a page; the other headers are those that the login needs."""
     return HTMLResponse(
-        _error(error.status_code, str(error.detail)), error.status_code, {**HEADERS, **(error.headers or {})}
+        _error(error.status_code, str(error.detail), _of(request) if isinstance(error, NotThere) else None),
+        error.status_code,
+        {**HEADERS, **(error.headers or {})},
     )
 
 
@@ -95,6 +98,17 @@ def invalid(_request: Request, error: RequestValidationError) -> HTMLResponse:
     return HTMLResponse(_error(422, f"The address has a missing or invalid {names}."), 422, HEADERS)
 
 
-def _error(status: int, message: str) -> str:
+def _of(request: Request) -> Version | None:
+    """Returns what an address is about, by its path and query; None without a recipe."""
+    name = request.path_params.get("recipe") or request.query_params.get("recipe", "")
+    if not name:
+        return None
+    path = request.url.path.removeprefix(request.scope.get("root_path", ""))
+    tabs = [tab for tab, (_, of_tab) in {**RECIPE_TABS, **TABS}.items() if of_tab == path]
+    version = "" if tabs and tabs[0] in RECIPE_TABS else request.query_params.get("version", "")
+    return Version(name, version, *tabs[:1], crawls="crawl" in find_recipe(name).parts)
+
+
+def _error(status: int, message: str, of: Version | None = None) -> str:
     title = {404: "Not found", 503: "Not available"}.get(status, "Not possible")
-    return page("error", title, Address("/", {}), message=message)
+    return page("error", title, Address("/", {}), of, message=message)

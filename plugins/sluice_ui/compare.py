@@ -55,7 +55,7 @@ FIGURES = (
     ("documents", "kept_share", "kept share of the extracted documents"),
     ("documents", "kept_bytes", "bytes of kept text"),
     ("shards", "tokens", "tokens"),
-    ("checkpoint", "loss", "loss of the last step, nats per token"),
+    ("checkpoint", "loss", "loss, mean of the last twentieth of the steps, nats per token"),
     ("scores", "bpb", "bits per byte of held-out text"),
     ("scores", "unigram_bpb", "bits per byte of a unigram model"),
 )

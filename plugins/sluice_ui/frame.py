@@ -123,7 +123,18 @@ def page(name: str, title: str, at: Address, of: Version | None = None, /, **val
         values: further values of the template.
     """
     return template(__package__, f"templates/{name}.html").render(
-        title=title, root=ROOT, at=at, of=of, link=link, table=partial(table, at), **values
+        title=title, root=ROOT, at=at, of=of, link=link, coded=coded, table=partial(table, at), **values
+    )
+
+
+def coded(text: str) -> Markup:
+    """Returns a message in which what stands between backticks is shown as code.
+
+    >>> coded("run `sluice gc`")
+    Markup('run <code>sluice gc</code>')
+    """
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if at % 2 else part for at, part in enumerate(text.split("`"))
     )
 
 

@@ -23,9 +23,7 @@ def months(recipe: Recipe, version: str, at: Address) -> str:
     store = open_store(recipe)
     artifact = report_of(store, recipe.name, version)
     if artifact is None:
-        which = f"no report of {version}" if version else "no report of a month yet"
-        remedy = f"add [cycle] to the recipe, or run `sluice month --recipe {recipe.name} --version VERSION`"
-        raise InputError(f"{recipe.name} has {which}", remedy)
+        raise InputError(*_none_yet(recipe, version))
     content = read_month(artifact)
     reports = {*store.folders(f"{recipe.name}/month")}
     shown = tables(content)
@@ -44,6 +42,16 @@ def months(recipe: Recipe, version: str, at: Address) -> str:
         ],
         artifact=artifact_link(str(artifact.address)),
     )
+
+
+def _none_yet(recipe: Recipe, version: str) -> tuple[str, str]:
+    """Returns that there is no report, and what to do."""
+    by_hand = f"run `sluice month --recipe {recipe.name} --version VERSION`"
+    if version:
+        return f"{recipe.name} has no report of {version}", f"open another month, or {by_hand}"
+    if recipe.cycle is None:
+        return f"{recipe.name} has no months", f"add [cycle] to the recipe, or {by_hand}"
+    return f"no month of {recipe.name} has ended yet", f"trigger {recipe.name}.cycle in Airflow, or {by_hand}"
 
 
 def _cell(recipe: str, at: Address, table: str, cell: Cell) -> object:

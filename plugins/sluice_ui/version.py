@@ -157,7 +157,7 @@ def _cards(artifacts: Sequence[Artifact], kinds: Kinds) -> list[tuple[str, objec
     if (tokens := metric("shards", "tokens")) is not None:
         cards.append(("Tokens", int(tokens), ""))
     if (loss := metric("checkpoint", "loss")) is not None:
-        cards.append(("Loss", f"{loss:.3f}", "nats per token, last step"))
+        cards.append(("Loss", f"{loss:.3f}", "nats per token, mean of the last twentieth of the steps"))
     if (bpb := metric("scores", "bpb")) is not None:
         cards.append(("Bits per byte", f"{bpb:.3f}", "of held-out text"))
     if (price := metric("estimate", "price")) is not None:

@@ -99,7 +99,7 @@ def test_a_step_starts_a_run_that_clearing_starts_again_and_waits_without_a_work
         assert (asked.trigger_dag_id, asked.conf) == ("monthly.corpus", {"version": "2026-12", **conf})
         assert (asked.reset_dag_run, asked.wait_for_completion, asked.deferrable) == (True, True, True)
         assert asked.dag_run_id.startswith("cycle-2026-12")
-        assert "2026-12" in asked.note
+        assert asked.note.startswith("version 2026-12, ")
     assert run_id(RunSettings("2026-12")) == "cycle-2026-12"
     assert asked.dag_run_id == run_id(RunSettings("2026-12", None, overrides)) != "cycle-2026-12"
 

@@ -74,7 +74,8 @@ def test_an_earlier_month_that_ended_early_says_why(get, versions):
 def test_a_recipe_without_months_says_how_to_get_one(get, versions):
     answer = get(PAGE)
     assert answer.status_code == 404
-    assert "[cycle] to the recipe" in answer.text
+    assert "test has no months. Add [cycle] to the recipe, or run <code>sluice month" in answer.text
+    assert 'aria-current="page">Months</a>' in answer.text, "it keeps its tabs"
     assert get(f"{PAGE}&version=none").status_code == 404
 
 
