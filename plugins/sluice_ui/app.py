@@ -104,9 +104,9 @@ def _of(request: Request) -> Version | None:
     if not name:
         return None
     path = request.url.path.removeprefix(request.scope.get("root_path", ""))
-    tabs = [tab for tab, (_, of_tab) in {**RECIPE_TABS, **TABS}.items() if of_tab == path]
-    version = "" if tabs and tabs[0] in RECIPE_TABS else request.query_params.get("version", "")
-    return Version(name, version, *tabs[:1], crawls="crawl" in find_recipe(name).parts)
+    tab = next((tab for tab, (_, of_tab) in {**RECIPE_TABS, **TABS}.items() if of_tab == path), "")
+    version = "" if tab in RECIPE_TABS else request.query_params.get("version", "")
+    return Version(name, version, tab, "crawl" in find_recipe(name).parts)
 
 
 def _error(status: int, message: str, of: Version | None = None) -> str:

@@ -5,6 +5,7 @@ sample in a large one, whose size is on the page.
 """
 
 import json
+import math
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,6 +48,8 @@ EXAMPLES = 20
 """Documents of each direction that are listed."""
 
 CONFIDENCE = 0.95
+
+_UNKNOWN = "not known: too few documents"
 
 Kinds = Mapping[str, Artifact]
 
@@ -334,8 +337,15 @@ def paired_scores(old: Artifact | None, new: Artifact | None) -> dict[str, Any] 
     estimates.append(total)
     points = [(row[0], one.value, one.bounds(CONFIDENCE)) for row, one in zip(rows, estimates, strict=True)]
     figure = charts.differences(points, "bits per byte that the new model needs less")
-    return {"rows": rows, "figure": figure, "label": f"the new model needs {total.value:.4f} bits per byte less, "
-            f"95 % interval {_interval(total)}"}  # fmt: skip
+    return {"rows": rows, "figure": figure, "label": _label(total)}
+
+
+def _label(total: PairedDifference) -> str:
+    """Returns the mean difference of the models as a sentence without a final period."""
+    words, sign = ("less", 1) if total.value >= 0 else ("more", -1)
+    low, high = sorted(sign * end for end in total.interval(CONFIDENCE))
+    found = _UNKNOWN if math.isinf(high) else charts.interval((low, high))
+    return f"the new model needs {abs(total.value):.4f} bits per byte {words}, 95 % interval {found}"
 
 
 def _bits(scores: Artifact, path: str) -> dict[str, tuple[int, float]]:
@@ -345,7 +355,7 @@ def _bits(scores: Artifact, path: str) -> dict[str, tuple[int, float]]:
 
 
 def _interval(estimate: PairedDifference) -> str:
-    return charts.interval(estimate.bounds(CONFIDENCE), otherwise="not known: too few documents")
+    return charts.interval(estimate.bounds(CONFIDENCE), otherwise=_UNKNOWN)
 
 
 def _verdict(challenger: Kinds, champion: Kinds) -> dict[str, Any] | None:

@@ -149,4 +149,4 @@ def reason(verdict: Verdict, champion: str, challenger: str) -> str:
         return f"{champion} stays champion: {challenger} is better by {by}, but worse on {', '.join(verdict.worse)}"
     if math.isinf(high):
         return f"{champion} stays champion: too few documents or items to tell {challenger} from it"
-    return f"{champion} stays champion: {challenger} is not surely better, {by}"
+    return f"{champion} stays champion: {challenger} is {'surely worse' if high < 0 else 'not surely better'}, {by}"

@@ -71,7 +71,7 @@ def test_the_champion_changes_only_if_a_model_is_significantly_better(champions:
     assert [row["difference"] for row in compared["rows"]] == [0.0, 0.0, 0.0]
     worse = champions.judge("v4", CHILD)
     assert (worse["champion"], worse["promoted"]) == (better["champion"], False)
-    assert worse["reason"].startswith("test/model@v2 stays champion: test/model@v4 is not surely better, -")
+    assert worse["reason"].startswith("test/model@v2 stays champion: test/model@v4 is surely worse, -")
     assert {row["name"] for row in champions.comparison("v4")["rows"] if row["worse"]} == {"code", "my-books", "web"}
 
 

@@ -259,7 +259,8 @@ def _reason(config: CanaryConfig, screening: Screened, confirmed: Confirmation |
     if confirmed.regressions:
         return f"{current} stays: {name} makes {_guarded(screening)} worse ({confirmed.worse})"
     if low <= 0:
-        return f"{current} stays: {name} is not surely better, {low:.4f} to {high:.4f} {unit} {seeds}"
+        found = "surely worse" if high < 0 else "not surely better"
+        return f"{current} stays: {name} is {found}, {low:.4f} to {high:.4f} {unit} {seeds}"
     if checks.again and not checks.again.passed:
         return (
             f"{current} stays, the decision on {name} is withheld: the same mixture with other data (A/A) would have "
