@@ -40,9 +40,9 @@ def databases_of_one_instance(duckdb_instance: duckdb.DuckDBPyConnection, monkey
 
 @pytest.fixture
 def crawl(run_stage):
-    """Runs a whole crawl cycle; returns its artifacts (`Cycle`)."""
+    """Runs a crawl cycle to its fetches; returns its artifacts (`Cycle`)."""
 
     def run(config, version="dev", previous=None):
-        return Cycle(run_stage, config, version, previous).finish()
+        return Cycle(run_stage, config, version, previous).fetch_all()
 
     return run

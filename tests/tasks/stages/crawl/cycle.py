@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,11 +27,13 @@ from tests.conftest import run_stage_in
 
 
 class Cycle:
-    """The artifacts of one cycle.
+    """The artifacts of one cycle; those after the fetch are made when they are first read.
 
     Attributes:
         seeds, ranks, fetchlists, segments, rendered, crawldb, warc: artifacts; lists by partition where mapped.
     """
+
+    segments = None
 
     def __init__(self, run_stage, config, version="dev", previous=None):
         self._run, self.config, self.version, self.previous = run_stage, config, version, previous
@@ -43,18 +45,20 @@ class Cycle:
             self.stage("generate", {"seeds": self.seeds, "ranks": self.ranks, **self._previous(index)}, member)
             for index, member in enumerate(self.members)
         ]
-        self.segments = self.rendered = self.crawldb = self.warc = None
-
-    def finish(self):
-        self.fetch_all()
         self.rendered = []
-        self.crawldb = [self.update(index) for index in range(len(self.members))]
+
+    @cached_property
+    def crawldb(self):
+        return [self.update(index) for index in range(len(self.members))]
+
+    @cached_property
+    def warc(self):
         inputs = {"segments": self.segments, "rendered": self.rendered, "crawldb": self.crawldb}
-        self.warc = self.stage("publish", inputs)
-        return self
+        return self.stage("publish", inputs)
 
     def fetch_all(self):
         self.segments = [self.stage("fetch", self.fetch_inputs(i), name) for i, name in enumerate(self.members)]
+        return self
 
     def fetch_inputs(self, index):
         """Returns the inputs of the fetch of one partition."""
@@ -112,8 +116,6 @@ def crawl_db(folder, config):
     """Updates the crawl DB from finished fetches; returns its rows by URL, without times, WARC paths and record ids."""
     run = cycle(folder, config)
     run.fetch_all()
-    run.rendered = []
-    run.crawldb = [run.update(index) for index in range(len(run.members))]
     varying = {"first_seen", "last_fetch", "next_due", "captured_at", "record_id", "warc_path", "warc_offset"}
     return {url: {name: row[name] for name in row if name not in varying} for url, row in run.urls().items()}
 

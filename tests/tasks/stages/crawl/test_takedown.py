@@ -40,7 +40,7 @@ def test_no_seed_link_or_redirect_reaches_a_page_taken_down(crawl, run_stage, tm
         site.requests.clear()
         if known:
             make_due(first)
-        second = TakedownCycle(run_stage, config, takedown, version="c2", previous=first).finish()
+        second = TakedownCycle(run_stage, config, takedown, version="c2", previous=first).fetch_all()
         paths = site.paths()
     assert {"/", "/c"} <= set(paths)
     assert not {"/b", "/seed"} & set(paths)
@@ -60,12 +60,12 @@ def test_a_lifted_page_is_due_in_the_next_cycle_without_a_mark(crawl, run_stage,
         both = [site.url("/b"), site.url("/seed")]
         taken = take_down(tmp_path, "t1", urls="\n".join(both))
         first = crawl(config, "c1")
-        second = TakedownCycle(run_stage, config, taken, version="c2", previous=first).finish()
+        second = TakedownCycle(run_stage, config, taken, version="c2", previous=first).fetch_all()
         assert [second.urls()[url]["next_due"] for url in both] == [None, None]
         lifting = take_down(tmp_path, "t2", taken, lift="\n".join(both))
         site.requests.clear()
         one_each = config.model_copy(update={"max_pages": 1})
-        third = TakedownCycle(run_stage, one_each, lifting, version="c3", previous=second).finish()
+        third = TakedownCycle(run_stage, one_each, lifting, version="c3", previous=second).fetch_all()
         (asked,) = [path for path in site.paths() if path != "/robots.txt"]
     tried, waiting = sorted((third.urls()[url] for url in both), key=lambda row: row["url"] != site.url(asked))
     assert (tried["status"], waiting["status"]) == (crawldb.NOT_MODIFIED, crawldb.FETCHED)

@@ -141,7 +141,6 @@ def test_update_adds_no_target_beyond_its_own_depth(tmp_path: Path) -> None:
         config = CrawlConfig(seeds=(site.url(),), allow_loopback=True, delay_s=0.02, partitions=1, max_pages=1)
         run = cycle.cycle(tmp_path, config)
         run.fetch_all()
-    run.rendered = []
     known: dict[int, set[int]] = {}
     for most in (0, 1):
         run.config, run.version = config.model_copy(update={"max_depth": most}), f"depth-{most}"

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from aiohttp import web
 
-from tasks.formats.warc import archive
 from tasks.formats.web.tdmrep import TDMREP
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.storage import crawldb
 from tasks.stages.crawl.storage.fetchlog import rules_of
+from tests.tasks.stages.crawl.cycle import pages_of
 from tests.tasks.stages.crawl.site import Site
 
 PAGES = {"/": "<a href=/kept>1</a><a href=/closed/a>2</a>", "/kept": "kept", "/closed/a": "<a href=/beyond>3</a>"}
@@ -45,11 +45,7 @@ def sites_with(files):
 
 
 def captured(cycle):
-    found = set()
-    for file in archive.warc_files(cycle.warc):
-        with cycle.warc.store.open(file.path) as raw:
-            found |= {capture.url for capture in archive.captures(raw)}
-    return found
+    return {url for segment in cycle.segments for url in pages_of(segment)}
 
 
 def outcome(row):
