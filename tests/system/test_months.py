@@ -1,11 +1,12 @@
 """Months by the real scheduler: what a changing web should give, a month that ends early, a step that is cleared.
 
-A month is about thirty tasks, each in a process of its own, one after the other. `make test` has the second month of
-the simulated web after a first one without Airflow, `make soak` a year of it.
+A month is about thirty tasks, each in a process of its own, one after the other. `make test` has one month of files;
+`make soak` three of them, and a year of the simulated web (months of it without Airflow: `tests/tasks/run/monthly`).
 """
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,32 +32,52 @@ def write(month: str, files: int) -> None:
         (folder / f"{month}-{number}.txt").write_text(f"the and of {words}.\n")
 
 
+def run_files(stack, month: str, files: int) -> dict[str, Any]:
+    """Runs a month with this number of new files; returns its tasks by id."""
+    write(month, files)
+    run_id = stack.airflow.trigger("monthly.cycle", {"version": month})
+    assert stack.finished("monthly.cycle", run_id, LIMIT_S)["state"] == "success"
+    return {task["task_id"]: task for task in stack.airflow.tasks("monthly.cycle", run_id)}
+
+
 @pytest.fixture(scope="module")
-def months(stack):
-    """Runs three months; the third has one new file. Returns the tasks of each by id, with their states."""
-    states = {}
-    for month, files in zip(MONTHS, (12, 6, 1), strict=True):
-        write(month, files)
-        run_id = stack.airflow.trigger("monthly.cycle", {"version": month})
-        assert stack.finished("monthly.cycle", run_id, LIMIT_S)["state"] == "success"
-        states[month] = {task["task_id"]: task for task in stack.airflow.tasks("monthly.cycle", run_id)}
-    return states
+def first(stack):
+    """Runs the first month."""
+    return run_files(stack, FIRST, 12)
+
+
+@pytest.fixture(scope="module")
+def months(stack, first):
+    """Runs two more months; the last one has one new file. Returns the tasks of each month."""
+    return {FIRST: first, SECOND: run_files(stack, SECOND, 6), THIRD: run_files(stack, THIRD, 1)}
+
+
+def check(stack, tasks: dict[str, Any], month: str) -> None:
+    """Fails unless a month has run every DAG once, at its version."""
+    steps = ("corpus", "tokens", "enough_tokens", "pretrain", "report")
+    assert {name: task["state"] for name, task in tasks.items()} == dict.fromkeys(steps, "success")
+    for dag in ("corpus", "tokens", "pretrain"):
+        (found,) = [
+            one
+            for one in stack.airflow.pages(f"/dags/monthly.{dag}/dagRuns", "dag_runs")
+            if one["dag_run_id"] == f"cycle-{month}"
+        ]
+        assert found["state"] == "success"
+        assert found["note"].startswith(f"version {month}, ")
+    assert stack.artifact("monthly/checkpoint", month).record.artifact == f"monthly/checkpoint@{month}"
+    assert stack.artifact("monthly/month", month).record.artifact == f"monthly/month@{month}"
+
+
+def test_a_month_runs_every_dag_once_at_its_version(stack, first) -> None:
+    check(stack, first, FIRST)
 
 
 @pytest.mark.soak
-def test_each_month_runs_every_dag_once_at_its_version(stack, months) -> None:
-    for month in (FIRST, SECOND):
-        assert {name: task["state"] for name, task in months[month].items()} == dict.fromkeys(
-            ("corpus", "tokens", "enough_tokens", "pretrain", "report"), "success"
-        )
-    for dag in ("corpus", "tokens", "pretrain"):
+def test_the_next_month_does_the_same(stack, months) -> None:
+    check(stack, months[SECOND], SECOND)
+    for dag, expected in (("corpus", MONTHS), ("pretrain", MONTHS[:2])):
         runs = stack.airflow.pages(f"/dags/monthly.{dag}/dagRuns", "dag_runs")
-        expected = MONTHS if dag != "pretrain" else MONTHS[:2]
-        assert sorted(run["dag_run_id"] for run in runs) == [f"cycle-{month}" for month in expected]
-        assert {run["state"] for run in runs} == {"success"}
-        assert all(run["dag_run_id"].removeprefix("cycle-") in run["note"] for run in runs)
-    for month in (FIRST, SECOND):
-        assert stack.artifact("monthly/checkpoint", month).record.artifact == f"monthly/checkpoint@{month}"
+        assert sorted(one["dag_run_id"] for one in runs) == [f"cycle-{month}" for month in expected]
 
 
 @pytest.mark.soak
@@ -102,11 +123,12 @@ def test_the_report_is_in_mlflow_and_on_the_page_of_months(stack, months) -> Non
     assert stack.airflow.xcom(months[SECOND]["report"])["mlflow_run_url"]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("calendar", "count", "by_airflow"),
     [
         pytest.param(PAIR, 2, 1, id="the second", marks=pytest.mark.timeout(2 * LIMIT_S)),
-        pytest.param(Calendar(), 12, 12, id="a year", marks=[pytest.mark.soak, pytest.mark.timeout(13 * LIMIT_S)]),
+        pytest.param(Calendar(), 12, 12, id="a year", marks=pytest.mark.timeout(13 * LIMIT_S)),
     ],
 )
 def test_unattended_months_publish_what_is_new_and_ring_for_what_has_changed(stack, calendar, count, by_airflow):
