@@ -13,7 +13,7 @@ from typing import Protocol
 from tasks.core.artifact import PartRecord
 from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError, TransientError
-from tasks.core.stage import Output
+from tasks.core.stage import Output, Part
 from tasks.core.store import Store
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.logs import METRICS, SKIPPED, repeated
@@ -116,20 +116,35 @@ def publish_milestone(output: Output, run: Path, first: int, step: int, folder: 
         InputError: the checkpoint does not verify.
         TransientError: steps before it are missing from the log.
     """
-    name = checkpoint.name_of(step)
-    if checkpoint.is_whole(folder):
-        checkpoint.verify(folder)
-    else:
-        folder = checkpoint.merge(folder, run / MERGED)
-    read = RunLines(run)
+    name, read = checkpoint.name_of(step), RunLines(run)
     with output.part(name, conserved=False) as part:
-        for path in sorted(folder.iterdir()):
-            with part.file(f"checkpoints/{name}/{path.name}") as file, path.open("rb") as source:
-                shutil.copyfileobj(source, file, 1 << 20)
+        _write_files(part, run, name, folder)
         for source_name, target in FOLDERS.items():
             lines = read.between(source_name, first, step)
             part.write(f"{target}/{name}.jsonl", lines, rows=lines.count(b"\n"))
     shutil.rmtree(run / MERGED, ignore_errors=True)
+
+
+def publish_best(output: Output, run: Path, step: int, folder: Path) -> None:
+    """Commits the best checkpoint as the part `best`, if it is no milestone; it has the files of one, and no lines.
+
+    Raises:
+        InputError: the checkpoint does not verify.
+    """
+    with output.part(checkpoint.BEST, conserved=False) as part:
+        _write_files(part, run, checkpoint.name_of(step), folder)
+    shutil.rmtree(run / MERGED, ignore_errors=True)
+
+
+def _write_files(part: Part, run: Path, name: str, folder: Path) -> None:
+    """Writes a checkpoint into a part, whole."""
+    if checkpoint.is_whole(folder):
+        checkpoint.verify(folder)
+    else:
+        folder = checkpoint.merge(folder, run / MERGED)
+    for path in sorted(folder.iterdir()):
+        with part.file(f"checkpoints/{name}/{path.name}") as file, path.open("rb") as source:
+            shutil.copyfileobj(source, file, 1 << 20)
 
 
 def check_milestones(output: Output, milestones: Sequence[int]) -> None:

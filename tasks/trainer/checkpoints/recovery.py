@@ -1,11 +1,12 @@
 """Recovery of a run: its checkpoints at several locations, and the search for the newest valid one.
 
 The ranks write checkpoints to scratch; from there they are copied to a folder and to the store (`copies`), and some
-become milestones of the artifact (`locations`). If the store is a local or shared folder, it contains scratch, and
-there are no copies in `.resume`.
+become milestones of the artifact (`locations`). The best one (`tasks.trainer.best`) becomes a part of it at the end. If
+the store is a local or shared folder, it contains scratch, and there are no copies in `.resume`.
 
 A run resumes from the newest step that is valid at any location: after a damaged checkpoint, the same step is tried at
-the next location, and only then an older step. Problems of a location are recorded as faults of the run
+the next location, and only then an older step. A checkpoint is valid only if the best one up to it, which its state
+names, is there as well; so that one is copied first. Problems of a location are recorded as faults of the run
 (`faults.jsonl`); the run continues.
 
 On several nodes, a checkpoint can be spread over their disks. Node 0 then restores its own files, or `state.json` and
@@ -23,10 +24,11 @@ from pathlib import Path
 from tasks.core.errors import InputError, SluiceError, StoppedError, SupersededError, TransientError
 from tasks.core.stage import Output
 from tasks.core.store import Store
+from tasks.trainer.best import End
 from tasks.trainer.checkpoints import checkpoint, copies
-from tasks.trainer.checkpoints.copies import Copier, CopyLocation, OtherNodesLate
+from tasks.trainer.checkpoints.copies import PATIENCE_S, Copier, CopyLocation, OtherNodesLate
 from tasks.trainer.checkpoints.fork import Fork
-from tasks.trainer.checkpoints.locations import Location, Milestones, Scratch, publish_milestone
+from tasks.trainer.checkpoints.locations import Location, Milestones, Scratch, publish_best, publish_milestone
 from tasks.trainer.config import CopySpec, ForkSpec
 from tasks.trainer.logs import METRICS, Faults, proven_steps
 from tasks.trainer.place import CheckpointLocations
@@ -123,8 +125,21 @@ class Recovery:
         for step in sorted({step for of_location in steps.values() for step in of_location}, reverse=True):
             for location in self.locations:
                 if step in steps[location.name] and (lines := self._try_fetch(location, step, steps)) is not None:
-                    return step, location.name, lines
+                    if self._has_best(step, steps):
+                        return step, location.name, lines
+                    self.scratch.drop(step)
         return None
+
+    def _has_best(self, step: int, steps: dict[str, list[int]]) -> bool:
+        """Copies the best checkpoint up to one in scratch, into scratch; returns False if there is none."""
+        best = checkpoint.best_for(self.scratch.root / checkpoint.name_of(step))
+        if best in (0, step) or (self.fork and step <= self.fork.step):
+            return True
+        for location in self.locations:
+            if best in steps[location.name] and self._try_fetch(location, best, steps) is not None:
+                return True
+        self._report(step, f"the checkpoint of step {step} needs that of step {best}, the best one, which is nowhere")
+        return False
 
     def _listed(self, location: Location) -> list[int]:
         try:
@@ -196,6 +211,21 @@ class Recovery:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(1.0)
+
+    def publish_end(self, end: End) -> None:
+        """Commits the last checkpoint and the best one of a complete run.
+
+        Raises:
+            SluiceError: as `publish`.
+        """
+        earlier = (step for step in self.milestone_steps if step < end.steps)
+        self.milestone_steps = (*earlier, end.steps) if self.milestone_steps else ()
+        self.publish(end.steps, wait_s=PATIENCE_S)
+        best = end.best["step"] if end.best else end.steps
+        if best in self.milestone_steps or checkpoint.BEST in self.output.committed:
+            return
+        publish_best(self.output, self.run, best, self._complete(best))
+        shutil.rmtree(self.run / COLLECTED, ignore_errors=True)
 
     def _complete(self, step: int) -> Path:
         """Returns a folder with all files of a checkpoint in scratch; those of other nodes are fetched."""
@@ -314,7 +344,16 @@ class Recovery:
             return step
         if not newest or not copier.location.due(newest, last):
             return 0
-        return newest if last or self.nodes == 1 or self._is_complete(newest) else 0
+        if self.nodes > 1:
+            return newest if last or self._is_complete(newest) else 0
+        best = checkpoint.best_for(self.scratch.root / checkpoint.name_of(newest))
+        return newest if not best or self._has_copy(copier.location, best) else best
+
+    def _has_copy(self, location: CopyLocation, step: int) -> bool:
+        try:
+            return checkpoint.name_of(step) in self.output.committed or step in location.steps()
+        except (SluiceError, OSError):  # the copy of the newest one reports it
+            return True
 
     def _is_complete(self, step: int) -> bool:
         try:
