@@ -330,6 +330,11 @@ class TrainConfig(Config):
     """Steps between checkpoints that a restart resumes from. As an operational setting, it may change during a run."""
     keep_checkpoints: Annotated[int, OPERATION] = 2
     """Newest checkpoints kept in scratch in addition to the milestones; a rollback needs at least 2."""
+    resume_from: Annotated[str, OPERATION] = Field(
+        default="", pattern=r"^([1-9]\d{0,7}(#\w+)?)?$", exclude_if=lambda request: not request
+    )
+    """Step of an earlier checkpoint of this run to which it goes back, once: "400". What came after it is abandoned, as
+    after a bad node or bad data. "400#2" goes back there a second time. An operational setting."""
     milestones: int = Field(default=3, ge=1)
     """Evenly spaced checkpoints that become part of the artifact; the last one is the trained model."""
     mixture: dict[str, float] = {}

@@ -31,7 +31,6 @@ from tasks.trainer.integrity.guard import (
     ROLL_BACK_AFTER,
     LossGuard,
     StepRanges,
-    drop_after,
     in_ranges,
     may_roll_back_to,
 )
@@ -264,7 +263,7 @@ class Trainer:
         self._load(state)
         self.passed.append((self.step, until))
         if self.disk.rank == 0:
-            drop_after(self.disk.root, self.step)
+            checkpoint.drop_after(self.disk.root, self.step)
         self.ranks.barrier()
         if self.logs:
             self.logs = Logs.at(self.out, self.step)
@@ -349,7 +348,7 @@ class Trainer:
             )
         if self.disk.rank == 0:
             # Of two disks, one may have newer checkpoints, which would be kept instead of those that come now.
-            drop_after(self.disk.root, state["step"] if state else 0)
+            checkpoint.drop_after(self.disk.root, state["step"] if state else 0)
         return state
 
     def _resume(self, state: Mapping[str, Any] | None) -> list[dict[str, Any]]:

@@ -176,6 +176,12 @@ def prune(root: Path, keep: int, keep_every: int, milestones: Collection[int]) -
             shutil.rmtree(root / name_of(step))
 
 
+def drop_after(root: Path, step: int) -> None:
+    """Deletes the checkpoints after a step, so that a resumed run does not start from them."""
+    for later in [later for later in steps_at(root) if later > step]:
+        shutil.rmtree(root / name_of(later), ignore_errors=True)
+
+
 def superfluous(steps: Sequence[int], keep: int, keep_every: int) -> list[int]:
     """Returns the steps, given in ascending order, except the newest `keep` and multiples of `keep_every` (0: none).
 

@@ -13,6 +13,7 @@ from typing import Protocol
 from tasks.core.artifact import PartRecord
 from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError, TransientError
+from tasks.core.part import PARTS
 from tasks.core.stage import Output, Part
 from tasks.core.store import Store
 from tasks.trainer.checkpoints import checkpoint
@@ -77,7 +78,7 @@ class Scratch:
 
 
 class Milestones:
-    """The milestones committed to the artifact; they are never removed."""
+    """The milestones committed to the artifact; removed only if the run goes back (`Recovery.go_back`)."""
 
     name, required = "the artifact", True
 
@@ -96,7 +97,17 @@ class Milestones:
         return lines
 
     def drop(self, step: int) -> None:
-        """Does nothing, because committed milestones are permanent."""
+        """Does nothing: a damaged milestone is not replaced."""
+
+    def withdraw_after(self, step: int) -> None:
+        """Removes the records of the milestones after a step, and of parts from the end of the run.
+
+        Their files are written again by the run, or removed by the commit; raises SluiceError.
+        """
+        parts = self.output.committed
+        names = [name for name in parts if not checkpoint.NAME.fullmatch(name) or int(name[-8:]) > step]
+        self.output.store.remove_files([f"{self.output.address.path}/{PARTS}/{name}.json" for name in names])
+        self.output.leave_out(names)
 
 
 def publish_milestone(output: Output, run: Path, first: int, step: int, folder: Path) -> None:

@@ -71,10 +71,20 @@ class SupervisedRun:
         self._recovery = Recovery(output, self.folder, self._milestone_steps, place.checkpoints, nodes, spec.fork)
         self.spec = spec.model_copy(update={"place": place, "copies": self._recovery.copy_specs()})
         known_faults = len(read_metrics(self.folder / FAULTS))
+        self._go_back()
         self._recovery.restore()
         self.notice = TakedownNotice(output, rows, self.folder, recipes)
         self._monitor = None if canary else Monitor(output, self.spec, known_faults)
         self._lines: list[dict[str, Any]] = []
+
+    def _go_back(self) -> None:
+        """Goes back to an earlier checkpoint, if that is requested and has not been done."""
+        request = self.spec.run.resume_from
+        if not request or self._fence.has_returned(request):
+            return
+        step = int(request.partition("#")[0])
+        self._recovery.go_back(step)
+        self._fence.record_return(request, step)
 
     def train(self) -> list[dict[str, Any]]:
         """Trains to the last step, or to an early end; returns the lines of the step log.
