@@ -12,7 +12,7 @@ A killed training resumes from its newest good checkpoint, on the same batches.
 With `[place] ask_human`, a person approves a new champion in the Airflow UI.
 """
 
-from airflow.sdk import DAG
+from airflow.sdk import DAG, Param
 
 from operators.dags import for_each_recipe
 from operators.forms import dag_settings
@@ -22,7 +22,16 @@ from operators.recipes import asset, assets_of, connect
 from operators.stage import StageOperator
 from tasks.run.catalogue import STAGES
 
-FORM = {"train.steps": "Training steps."}
+FORM = {
+    "train.steps": "Training steps.",
+    "train.resume_from": Param(
+        None,
+        type=["null", "string"],
+        title="train.resume_from",
+        description="Step of an earlier checkpoint to which an incomplete training goes back; what came after it is "
+        "abandoned. Retries go on from there. 400#2: back to 400 a second time. Empty: the newest checkpoint.",
+    ),
+}
 GPU = ("train", "evaluate", "compare")
 """Stages that run the model; the others run on the worker."""
 

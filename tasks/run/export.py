@@ -5,9 +5,9 @@ and the takedowns in force, whose documents are excluded, and writes the tokens 
 Every format has the id and the URL of the document of every run of tokens.
 
 `export_model` writes a Hugging Face model folder in the Llama layout, optionally with a GGUF file for llama.cpp, or
-adapters in the layout of PEFT, with their base unless that is a folder or on the hub. It reads the last milestone of
-`checkpoint` or a fine-tuned model, `tokenizer`, and the records of all artifacts that these were made from. It writes
-weights, configurations, tokenizer and the model card (`README.md`).
+adapters in the layout of PEFT, with their base unless that is a folder or on the hub. It reads the last or the best
+checkpoint of `checkpoint`, or a fine-tuned model, `tokenizer`, and the records of all artifacts that these were made
+from. It writes weights, configurations, tokenizer and the model card (`README.md`).
 
 Both write a new local folder with `export.json`: the artifact that it was made from, and size and sha256 of every file.
 """
@@ -57,7 +57,7 @@ from tasks.trainer.interchange.huggingface import (
     small_files,
 )
 from tasks.trainer.interchange.weights import TORCH_NAMES, copy_renamed, export_weights
-from tasks.trainer.model.model_file import last_weights
+from tasks.trainer.model.model_file import Which, last_weights, step_of
 
 _CARD = """---
 configs:
@@ -356,7 +356,9 @@ def _tuned_files(model: Artifact) -> dict[str, bytes]:
     return small_files(model_json, tokenizer.read("tokenizer.json").decode(), run["template"], source_files(model))
 
 
-def export_model(store: Store, recipe: str, version: str, kind: str, out: str, *, tuned: bool = False) -> Path:
+def export_model(
+    store: Store, recipe: str, version: str, kind: str, out: str, *, tuned: bool = False, which: Which = "last"
+) -> Path:
     """Writes the model of a version; returns the new folder.
 
     Args:
@@ -366,6 +368,7 @@ def export_model(store: Store, recipe: str, version: str, kind: str, out: str, *
         kind: one of MODEL_FORMATS.
         out: path of the folder to make.
         tuned: whether to export the fine-tuned model of the version instead of the trained one; implied by `adapter`.
+        which: the checkpoint of the trained one.
 
     Raises:
         InputError: there is no such model, the folder exists, or the format cannot represent the model.
@@ -380,7 +383,8 @@ def export_model(store: Store, recipe: str, version: str, kind: str, out: str, *
     if kind == ADAPTER:
         model = adapters(artifacts, takedowns, Path(out))
     else:
-        model = tuned_model(artifacts, takedowns) if tuned else _trained_model(without_finetuning(artifacts), takedowns)
+        artifacts = artifacts if tuned else without_finetuning(artifacts)
+        model = tuned_model(artifacts, takedowns) if tuned else _trained_model(artifacts, takedowns, which)
     with new_folder(out) as folder:
         model.write(folder)
         if kind == GGUF:
@@ -396,14 +400,14 @@ def export_model(store: Store, recipe: str, version: str, kind: str, out: str, *
     return Path(out).absolute()
 
 
-def _trained_model(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> ModelExport:
+def _trained_model(artifacts: Artifacts, takedowns: Sequence[Artifact], which: Which) -> ModelExport:
     checkpoint = artifacts["checkpoint"]
     model_json, dtypes = json.loads(checkpoint.read("model.json")), _dtypes_before_import(checkpoint)
     model_json["dtype"] = TORCH_NAMES[dtypes.get("embedding.weight", "F32")]
     tokenizer = artifacts["tokenizer"].read("tokenizer.json").decode()
     files = small_files(model_json, tokenizer, source=source_files(checkpoint))
     files[CARD] = card(artifacts, takedowns).encode()
-    open_weights = partial(checkpoint.open, weights_file(checkpoint))
+    open_weights = partial(checkpoint.open, weights_file(checkpoint, which))
     return ModelExport(checkpoint, files, open_weights, dtypes=dtypes)
 
 
@@ -414,9 +418,9 @@ def _dtypes_before_import(checkpoint: Artifact) -> dict[str, str]:
     return dtypes
 
 
-def weights_file(checkpoint: Artifact) -> str:
-    """Returns the file with the weights of the last milestone; raises InputError if there is none."""
-    step = max(json.loads(checkpoint.read("run.json"))["checkpoint_steps"])
+def weights_file(checkpoint: Artifact, which: Which = "last") -> str:
+    """Returns the file with the weights of the last or the best checkpoint; raises InputError if there is none."""
+    step = step_of(checkpoint, which, "--checkpoint")
     path = f"checkpoints/{name_of(step)}/{MODEL}"
     if not checkpoint.files(path):
         raise InputError(f"{checkpoint.address} has no checkpoint of step {step}", "run the stage train again")

@@ -105,6 +105,7 @@ def inconsistencies(sections: Sections) -> Iterator[str]:
         _repeats,
         _mixture,
         _warmup,
+        _best,
         _merged,
         _measurements,
         _classifiers,
@@ -220,6 +221,12 @@ def _warmup(sections: Sections) -> Iterator[str]:
                 f"{name}.optim.warmup_steps: the run would end in its warm-up, at {steps / warmup:.0%} of the learning "
                 f"rate: set at most {steps}, or raise {name}.steps"
             )
+
+
+def _best(sections: Sections) -> Iterator[str]:
+    """Checks that a run keeps the best checkpoint if it is to be scored."""
+    if sections.evaluate and sections.evaluate.checkpoint == "best" and sections.train and not sections.train.best:
+        yield 'evaluate.checkpoint: the run keeps no best checkpoint: set [train.best] every, or checkpoint = "last"'
 
 
 def _merged(sections: Sections) -> Iterator[str]:

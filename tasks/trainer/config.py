@@ -257,6 +257,20 @@ class HeldoutConfig(Config):
     """Maximum number of held-out tokens per source, in whole documents (at least one)."""
 
 
+class BestConfig(Config):
+    """The checkpoint with the lowest bits per byte of the documents of `[train.heldout]`, and an early end.
+
+    It is kept beside the others, becomes part of the artifact, and is named in its `run.json`.
+    """
+
+    every: int = Field(ge=1)
+    """Steps between two measurements that count; the last step counts as well. A lower value is saved at once."""
+    patience: int = Field(default=0, ge=0)
+    """Number of measurements in a row without an improvement after which the run ends; 0: it has all steps."""
+    min_delta: float = Field(default=0.0, ge=0)
+    """Bits per byte by which a value must be lower than the last improvement to be the next one; for `patience`."""
+
+
 class Bf16Compression(Config):
     """Gradients are sent in bf16 and added in fp32, which halves the traffic."""
 
@@ -316,6 +330,11 @@ class TrainConfig(Config):
     """Steps between checkpoints that a restart resumes from. As an operational setting, it may change during a run."""
     keep_checkpoints: Annotated[int, OPERATION] = 2
     """Newest checkpoints kept in scratch in addition to the milestones; a rollback needs at least 2."""
+    resume_from: Annotated[str, OPERATION] = Field(
+        default="", pattern=r"^([1-9]\d{0,7}(#\w+)?)?$", exclude_if=lambda request: not request
+    )
+    """Step of an earlier checkpoint of this run to which it goes back, once: "400". What came after it is abandoned, as
+    after a bad node or bad data. "400#2" goes back there a second time. An operational setting."""
     milestones: int = Field(default=3, ge=1)
     """Evenly spaced checkpoints that become part of the artifact; the last one is the trained model."""
     mixture: dict[str, float] = {}
@@ -337,6 +356,8 @@ class TrainConfig(Config):
     heldout: HeldoutConfig | None = Field(default=None, exclude_if=lambda heldout: heldout is None)
     """Measures held-out text during training; None: only the stage `evaluate` measures it. The weights are the same
     either way."""
+    best: BestConfig | None = Field(default=None, exclude_if=lambda best: best is None)
+    """Keeps the checkpoint with the lowest loss on this text, and ends a run that becomes no better; None: neither."""
 
     @field_validator("init_from")
     @classmethod
@@ -370,6 +391,8 @@ class TrainConfig(Config):
                 f".anneal.share: a share of {self.anneal.share:g} of {self.steps} steps leaves one of the two stages "
                 "without a step: take one nearer to 0.5, or train more steps"
             )
+        if self.best and self.heldout is None:
+            problems.append(".best: no held-out text is measured: set [train.heldout] every, or leave out train.best")
         if self.first_step >= self.steps:
             problems.append(f".fork.step: {self.first_step} leaves nothing of {self.steps} steps: raise train.steps")
         problems += self._continual_problems()

@@ -48,13 +48,16 @@ def start_step(config: TrainConfig, inputs: Inputs) -> int | None:
     return int(step)
 
 
-def described(run: TrainConfig, inputs: Inputs) -> dict[str, Any]:
-    """Returns what `run.json` says about a month's run, whose settings are `run`; {} without `[train.continual]`."""
+def described(run: TrainConfig, inputs: Inputs, steps: int) -> dict[str, Any]:
+    """Returns what `run.json` says about a month's run, whose settings are `run`; {} without `[train.continual]`.
+
+    `steps` are those it has: one that ended before its decay is continued from its last checkpoint.
+    """
     if run.continual is None:
         return {}
     start = start_step(run, inputs)
     first = {} if start is None else {FROM_STEP: start}
-    return {MONTH: month(run, inputs), STABLE: run.stable_step, **first}
+    return {MONTH: month(run, inputs), STABLE: min(run.stable_step, steps), **first}
 
 
 def note(run: TrainConfig, inputs: Inputs) -> str:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from tasks.core.config import canonical_json, identity_of
 from tasks.core.errors import InputError, TransientError
+from tasks.trainer.best import Best
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.disks import Disk, Readable
 from tasks.trainer.checkpoints.fork import differences
@@ -30,13 +31,12 @@ from tasks.trainer.integrity.guard import (
     ROLL_BACK_AFTER,
     LossGuard,
     StepRanges,
-    drop_after,
     in_ranges,
     may_roll_back_to,
 )
 from tasks.trainer.integrity.pace import SlowRanks
 from tasks.trainer.integrity.poison import PoisonSearch
-from tasks.trainer.logs import ROLLBACK, Faults, Logs
+from tasks.trainer.logs import BPB, ROLLBACK, Faults, Logs
 from tasks.trainer.model.model_file import load_initial
 from tasks.trainer.optim import learning_rate
 from tasks.trainer.parallel.ranks import Ranks
@@ -85,6 +85,7 @@ class Trainer:
         if newest is None and spec.initial is None:
             self.replica.initialize()
         self.step, self.tokens, self.guard = 0, 0, LossGuard()
+        self.best = Best(self.run.best, self.run.steps)
         self.passed: StepRanges = []
         self.has_trained = self._is_first_step = True
         self.logs: Logs | None = None
@@ -143,7 +144,8 @@ class Trainer:
 
         data, documents = self.batches, read(Path(self.spec.heldout))
         shape = (data.microbatch, data.seq_len, data.eos_id)
-        heldout = HeldoutBpb(documents, self.replica, *shape, self.run.heldout.every, self.run.steps)
+        every = (self.run.heldout.every, *((self.run.best.every,) if self.run.best else ()))
+        heldout = HeldoutBpb(documents, self.replica, *shape, every, self.run.steps)
         if not self.spec.tasks:
             return [*observers, heldout]
         from tasks.trainer.evaluation.bpb import TaskMetrics
@@ -154,7 +156,7 @@ class Trainer:
         return [*observers, heldout, scored]
 
     def train(self) -> None:
-        """Trains to the last step.
+        """Trains to the last step, or until the run becomes no better (`Best`).
 
         Raises:
             TrainingStopped: after SIGTERM, once a checkpoint is saved.
@@ -173,7 +175,7 @@ class Trainer:
             self._saver() as saver,
             GarbageCollection() as garbage,
         ):
-            while self.step < self.run.steps:
+            while not self._ended:
                 gradient = self._train_step(loader, saver)
                 stop = gradient.stop
                 if self.guard.refused == ROLL_BACK_AFTER and not (gradient.cause and gradient.cause.of_data):
@@ -183,7 +185,7 @@ class Trainer:
                 if stop or due:
                     self._save(saver)
                 garbage.after_step(self.step, due)
-                if stop and self.step < self.run.steps:
+                if stop and not self._ended:
                     saver.wait()
                     raise TrainingStopped(f"stopped on request after {self.step} of {self.run.steps} steps")
 
@@ -225,6 +227,8 @@ class Trainer:
         }
         for observer in self.observers:
             observer.after_step(step, line)
+        if not refused:
+            self.best.measure(self.step, line.get(BPB))
         if self.logs:
             self.logs.metrics.write(line)
         return gradient
@@ -259,7 +263,7 @@ class Trainer:
         self._load(state)
         self.passed.append((self.step, until))
         if self.disk.rank == 0:
-            drop_after(self.disk.root, self.step)
+            checkpoint.drop_after(self.disk.root, self.step)
         self.ranks.barrier()
         if self.logs:
             self.logs = Logs.at(self.out, self.step)
@@ -267,10 +271,14 @@ class Trainer:
         remedy = "nothing, unless it recurs: then lower optim.lr"
         self.faults.report(ROLLBACK, first, f"{message}, steps up to {until - 1} are passed over", remedy)
 
+    @property
+    def _ended(self) -> bool:
+        return self.step >= self.run.steps or self.best.ended
+
     def _checkpoint_due(self) -> bool:
-        """Whether to save: at milestones, and every `checkpoint_every` steps if the last step changed the weights."""
-        periodic = self.step % self.run.checkpoint_every == 0 and self.has_trained
-        return periodic or self.step in self.run.milestone_steps
+        """Whether to save: at milestones, and if the last step changed the weights, periodically and for the best."""
+        due = self.step % self.run.checkpoint_every == 0 or self.best.needs(self.step)
+        return (due and self.has_trained) or self.step in self.run.milestone_steps
 
     def _saver(self) -> Saver:
         return Saver(
@@ -286,7 +294,7 @@ class Trainer:
         self.integrity.check_state(self.step)
         if self.logs:
             self.logs.sync()
-        saver.save(self.step, self._state())
+        saver.save(self.step, self._state(), needed=self.best.needs(self.step))
 
     def _state(self) -> dict[str, Any]:
         withheld = self.withheld.state()
@@ -294,6 +302,7 @@ class Trainer:
             **({checkpoint.LAYOUT: self.layout.sharding} if self.layout and self._is_spread else {}),
             **({"withheld": withheld} if withheld else {}),
             **({"passed": self.passed} if self.passed else {}),
+            **self.best.state(),
             "steps_taken": self.replica.optimizer.steps_taken,
             "tokens": self.tokens,
             "guard": self.guard.state(),
@@ -339,7 +348,7 @@ class Trainer:
             )
         if self.disk.rank == 0:
             # Of two disks, one may have newer checkpoints, which would be kept instead of those that come now.
-            drop_after(self.disk.root, state["step"] if state else 0)
+            checkpoint.drop_after(self.disk.root, state["step"] if state else 0)
         return state
 
     def _resume(self, state: Mapping[str, Any] | None) -> list[dict[str, Any]]:
@@ -362,3 +371,5 @@ class Trainer:
         self.replica.optimizer.steps_taken = state["steps_taken"]
         self.step, self.tokens = state["step"], state["tokens"]
         self.guard.restore(**state["guard"])
+        # The best one up to a fork is another run's, which may not have kept it.
+        self.best.restore(state.get(checkpoint.BEST) if self.step > self.run.first_step else None)

@@ -165,12 +165,20 @@ def mix(
 
 
 def epochs(
-    config: TrainConfig, sequences: Mapping[str, int], weights: Mapping[str, float], anneal: Anneal | None
+    config: TrainConfig,
+    sequences: Mapping[str, int],
+    weights: Mapping[str, float],
+    anneal: Anneal | None,
+    steps: int | None = None,
 ) -> dict[str, float]:
-    """Returns how often the run reads each source: 1.0 is one epoch, inf for a source without sequences."""
-    stages = [(weights, config.anneal_from)]
+    """Returns how often the run reads each source: 1.0 is one epoch, inf for a source without sequences.
+
+    `steps` is their number if the run ended early.
+    """
+    steps = config.steps if steps is None else steps
+    stages = [(weights, min(config.anneal_from, steps))]
     if anneal:
-        stages.append((anneal.weights, config.steps - anneal.from_step))
+        stages.append((anneal.weights, max(0, steps - anneal.from_step)))
     totals: dict[str, float] = {}
     for shares, steps in stages:
         for source, times in repetitions(shares, sequences, steps * config.batch_size).items():

@@ -19,7 +19,7 @@ from tasks.formats.documents.tombstones import Tombstones
 from tasks.formats.tokens.index import DocumentIndex
 from tasks.formats.tokens.marks import covered_entries
 from tasks.formats.tokens.plan import Plan
-from tasks.formats.tokens.readings import ExampleReadings, Reading, Readings, by_document, is_tuned
+from tasks.formats.tokens.readings import ExampleReadings, Reading, Readings, by_document, checkpoints_of, is_tuned
 from tasks.formats.tokens.shard import parse_shard_name
 
 INITIAL = "initial"
@@ -192,7 +192,7 @@ def inherited_rows(checkpoint: Artifact, origin: Artifact, exposure: Exposure) -
         origin: an earlier checkpoint from which its weights derive.
         exposure: exposure of `origin`.
     """
-    states = json.loads(checkpoint.read("run.json"))["checkpoint_steps"] if exposure.rows else []
+    states = checkpoints_of(json.loads(checkpoint.read("run.json"))) if exposure.rows else []
     more = {"checkpoints": states, "through": str(origin.address)}
     return [document_row(row["id"], row["url"], row["source"], **more) for row in exposure.rows]
 

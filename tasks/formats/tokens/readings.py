@@ -29,7 +29,7 @@ from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import TRAIN, parse_shard_name
 
-_SETTINGS = ("steps", "batch_size", "seed", "weights", "anneal", "checkpoint_steps")
+_SETTINGS = ("steps", "batch_size", "seed", "weights", "anneal", "checkpoint_steps", "best", "ended_early")
 
 TUNED = "finetuned"
 """Kind of the artifacts with fine-tuned models."""
@@ -59,6 +59,11 @@ def write_losses(part: Part, lines: Sequence[Mapping[str, Any]]) -> None:
 def skipped_steps_of(model: Artifact) -> frozenset[int]:
     """Returns the steps that did not change a model: a loss spike or NaN, or passed over after a rollback."""
     return frozenset(model.table(LOSSES, ["step"], pc.field("loss").is_null()).column("step").to_pylist())
+
+
+def checkpoints_of(run: Mapping[str, Any]) -> list[int]:
+    """Returns the checkpoints of a run by its `run.json`, as completed steps: the milestones and the best one."""
+    return sorted({*run["checkpoint_steps"], *([run["best"]["step"]] if "best" in run else [])})
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,7 @@ def reading_of(
     steps = sorted({step for sequence in sequences for step in order.steps_of(source, sequence, until)})
     skipped = [step for step in steps if step in skipped_steps]
     first_learned = next((step for step in steps if step not in skipped_steps), None)
-    checkpoints = [count for count in run["checkpoint_steps"] if first_learned is not None and first_learned < count]
+    checkpoints = [count for count in checkpoints_of(run) if first_learned is not None and first_learned < count]
     return Reading(source, sequences, steps, skipped, checkpoints, blank)
 
 
@@ -136,6 +141,8 @@ class Readings:
         if self._until is None:
             return run
         counts = [count for count in run["checkpoint_steps"] if count <= self._until]
+        if run.get("best", {}).get("step", 0) > self._until:
+            run.pop("best")
         return {**run, "steps": self._until, "checkpoint_steps": counts}
 
     @property

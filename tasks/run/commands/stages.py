@@ -31,6 +31,9 @@ def _arguments_of(stage: StageSpec) -> Any:
         command.add_argument("--dask", action="store_true", help="map parts over the cluster of [place.dask]")
         if stage.name == "takedown":
             _add_request(command)
+        if stage.name == "train":
+            text = "go back to a checkpoint of an incomplete run, and abandon what came after; STEP#2: a second time"
+            command.add_argument("--resume-from", default="", metavar="STEP", help=text)
         if stage.dag in DAGS:
             command.add_argument("--variant", help="arm of [[canary.settings]] whose artifact to make")
         if stage.mapped:
@@ -47,6 +50,8 @@ def _run(options: argparse.Namespace) -> None:
     recipe, version = recipe_of(options), options.version
     if nproc := nproc_of():
         recipe = recipe.override({"place.train.nproc": nproc})
+    if getattr(options, "resume_from", ""):
+        recipe = recipe.override({"train.resume_from": options.resume_from})
     if options.stage == "takedown":
         version, request = _request(options)
         recipe = recipe.override(request)

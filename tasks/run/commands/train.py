@@ -67,13 +67,16 @@ def _export(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> No
     from tasks.run.export import MODEL_FORMATS, export, export_model
 
     request = (store, recipe.name, version_of(recipe, options), options.format, options.out)
-    print(export_model(*request, tuned=options.tuned) if options.format in MODEL_FORMATS else export(*request))
+    chosen = {"tuned": options.tuned, "which": options.checkpoint}
+    print(export_model(*request, **chosen) if options.format in MODEL_FORMATS else export(*request))
 
 
 def _export_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("format", choices=("megatron", "webdataset", "huggingface", "model", "gguf", "adapter"))
     command.add_argument("out", help="the folder to create")
     command.add_argument("--tuned", action="store_true", help="the fine-tuned model of the version (model, gguf)")
+    help_text = "of a trained model (model, gguf); the best one is that of [train.best]"
+    command.add_argument("--checkpoint", choices=("last", "best"), default="last", help=help_text)
 
 
 def _import_model(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:

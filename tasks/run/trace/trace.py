@@ -25,7 +25,7 @@ from tasks.formats.documents.tombstones import Tombstones
 from tasks.formats.tokens.exposure import origin_refs
 from tasks.formats.tokens.index import IndexEntry
 from tasks.formats.tokens.marks import first_blank
-from tasks.formats.tokens.readings import TUNED, ExampleReadings, by_document
+from tasks.formats.tokens.readings import TUNED, ExampleReadings, by_document, checkpoints_of
 from tasks.formats.tokens.shard import parse_shard_name
 from tasks.formats.web.domain import host_name, is_public_suffix
 from tasks.run.trace.answer import (
@@ -193,7 +193,7 @@ def trace_step(store: Store, recipe: str, version: str, step: int, most: int | N
         lineage=Lineage.of(reader, lambda lineage: (None, None)),
         step=step,
         skipped=reader.readings.why_skipped(step),
-        first_checkpoint=min((count for count in run["checkpoint_steps"] if count > step), default=None),
+        first_checkpoint=min((count for count in checkpoints_of(run) if count > step), default=None),
         sequences=tuple(sequences),
     )
 

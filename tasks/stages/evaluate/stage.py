@@ -1,9 +1,10 @@
 """Stage `evaluate`: bits per byte of the trained model on held-out text, compared with a unigram model; task scores.
 
-Reads the last milestone of `checkpoint`, the held-out and training shards of `shards`, and the `tokenizer`. Writes
-`documents/<source>.parquet` (document id, bytes, tokens, bits, bits of the unigram model), `scores.json`
-{bpb, unigram_bpb, gain, step, sources {source: {bpb, unigram_bpb, documents, bytes}}} and `samples.json` (continuations
-of the first tokens of held-out documents). `bpb` is the unweighted mean over sources; `gain` is 1 - bpb / unigram_bpb.
+Reads the last or the best checkpoint of `checkpoint`, the held-out and training shards of `shards`, and the
+`tokenizer`. Writes `documents/<source>.parquet` (document id, bytes, tokens, bits, bits of the unigram model),
+`scores.json` {bpb, unigram_bpb, gain, step, sources {source: {bpb, unigram_bpb, documents, bytes}}} and `samples.json`
+(continuations of the first tokens of held-out documents). `bpb` is the unweighted mean over sources; `gain` is 1 - bpb
+/ unigram_bpb.
 
 If the recipe searches for evaluation sets, also reads `contamination`, and adds to `scores.json` the number of their
 items that the model has read (`reports.contamination_counts`).
@@ -72,7 +73,7 @@ def run(config: EvaluateConfig, inputs: Inputs, output: Output, engine: Engine) 
     """Scores every source with held-out documents; raises InputError if there are none, or a task cannot be scored."""
     use_threads(config.threads)
     checkpoint, shards = inputs["checkpoint"], ShardSet.open(inputs["shards"])
-    step = milestones(checkpoint)[-1]
+    step = model_file.step_of(checkpoint, config.checkpoint, "[evaluate] checkpoint")
     model, described = load(checkpoint, step)
     tokenizer = Tokenizer.from_str(matching_tokenizer(inputs["tokenizer"], described))
     documents, unigram = heldout_by_source(shards, config.max_tokens), unigram_bits(shards)
@@ -88,7 +89,8 @@ def run(config: EvaluateConfig, inputs: Inputs, output: Output, engine: Engine) 
     if "contamination" in inputs:
         scores["contamination"] = contamination_counts(inputs["contamination"], checkpoint)
     if config.tasks:
-        scores["tasks"] = _tasks(config, checkpoint, tokenizer, scores.get("contamination", {}).get("sets", {}), output)
+        sets = scores.get("contamination", {}).get("sets", {})
+        scores["tasks"] = _tasks(config, checkpoint, step, tokenizer, sets, output)
     if config.replicas:
         other_inputs = contents([inputs[role].ref(role) for role in ("shards", "tokenizer")])
         other_inputs |= contents(inputs.external.values())
@@ -128,9 +130,9 @@ def load(checkpoint: Artifact, step: int) -> tuple[Transformer, dict[str, Any]]:
 
 
 def _tasks(
-    config: EvaluateConfig, checkpoint: Artifact, tokenizer: Tokenizer, sets: dict[str, Any], output: Output
+    config: EvaluateConfig, checkpoint: Artifact, last: int, tokenizer: Tokenizer, sets: dict[str, Any], output: Output
 ) -> list[dict[str, Any]]:
-    """Returns the scores of the last milestones on all tasks, each with its contamination and decision metric.
+    """Returns the scores of checkpoints up to `last` on all tasks, each with its contamination and decision metric.
 
     `sets` has the contamination by evaluation set (`reports.contamination_counts`).
     """
@@ -140,7 +142,8 @@ def _tasks(
         return Scorer.of(model, described, tokenizer, config.task_batch_tokens)
 
     parameters = json.loads(checkpoint.read(model_file.FILE))["parameters"]["total"]
-    scores = score_tasks(config.tasks, milestones(checkpoint)[-config.task_milestones :], scorer, output)
+    steps = [*(step for step in milestones(checkpoint) if step < last), last][-config.task_milestones :]
+    scores = score_tasks(config.tasks, steps, scorer, output)
     names = {task.name: task.evaluation_set or task.name for task in config.tasks}
     return [
         {

@@ -59,7 +59,8 @@ def merged_steps(checkpoint: Artifact, last: int) -> list[int]:
         InputError: it has fewer, or no stable phase.
     """
     run, optim = json.loads(checkpoint.read("run.json")), OptimConfig.model_validate(checkpoint.record.config["optim"])
-    until = run.get(STABLE, optim.decay_from(run["steps"]))
+    planned = run.get("ended_early", {}).get("planned_steps", run["steps"])
+    until = run.get(STABLE, optim.decay_from(planned))
     steps = [step for step in sorted(run["checkpoint_steps"]) if step <= until]
     if optim.schedule != "wsd" or len(steps) < last:
         raise InputError(

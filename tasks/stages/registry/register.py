@@ -1,4 +1,4 @@
-"""Stage `register`: packs the last checkpoint, its tokenizer and its lineage into one model folder.
+"""Stage `register`: packs the checkpoint that was scored, its tokenizer and its lineage into one model folder.
 
 Reads `checkpoint`, `scores`, `tokenizer` and `mixture`; writes the artifact `model` (`model/model.safetensors`,
 `config.json`, `generation_config.json`, `tokenizer_config.json`, `tokenizer.json`, `model.json`, `lineage.json`, all in
@@ -8,13 +8,13 @@ The lineage names the checkpoint with the run's initial weights ("initial"), if 
 
 import json
 
-from tasks.core.artifact import Artifact
 from tasks.core.config import canonical_json
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.exposure import origin_ref
 from tasks.stages.registry import RegisterConfig
+from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.interchange.huggingface import llama_name, small_files
 from tasks.trainer.interchange.weights import copy_renamed
 
@@ -22,39 +22,32 @@ VERSION = 2
 
 
 def run(config: RegisterConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Packs and registers the model; raises InputError if `checkpoint` has no milestone."""
+    """Packs and registers the model; raises InputError if `checkpoint` has not the one that was scored."""
     checkpoint = inputs["checkpoint"]
-    last = _last_checkpoint(checkpoint)
     scores = json.loads(inputs["scores"].read("scores.json"))
+    scored = f"checkpoints/{name_of(scores['step'])}"
+    if not checkpoint.files(f"{scored}/{MODEL}"):
+        raise InputError(f"{checkpoint.address} has no {scored}, which was scored", "run the stage evaluate again")
     description = checkpoint.read("model.json")
     files = small_files(json.loads(description), inputs["tokenizer"].read("tokenizer.json").decode())
     files["model.json"] = description
     with output.part("model", conserved=False) as part:
-        with checkpoint.open(f"{last}/model.safetensors") as source, part.file("model/model.safetensors") as target:
+        with checkpoint.open(f"{scored}/{MODEL}") as source, part.file("model/model.safetensors") as target:
             copy_renamed(source, target, llama_name)
         for name, content in files.items():
             part.write(f"model/{name}", content)
-        part.write("model/lineage.json", canonical_json(_lineage(inputs, last, scores)).encode())
+        part.write("model/lineage.json", canonical_json(_lineage(inputs, scored, scores)).encode())
     output.register_model("model", config.model)
     return Report(metrics={"bpb": float(scores["bpb"])})
 
 
-def _last_checkpoint(checkpoint: Artifact) -> str:
-    folders = {
-        path.rpartition("/")[0] for path in checkpoint.files("checkpoints/") if path.endswith("model.safetensors")
-    }
-    if not folders:
-        raise InputError(f"{checkpoint.address} has no checkpoint", "run the stage train again")
-    return max(folders)
-
-
-def _lineage(inputs: Inputs, last: str, scores: dict[str, object]) -> dict[str, object]:
+def _lineage(inputs: Inputs, scored: str, scores: dict[str, object]) -> dict[str, object]:
     checkpoint = inputs["checkpoint"]
     run, initial = json.loads(checkpoint.read("run.json")), origin_ref(checkpoint)
     return {
         **({"initial": {"artifact": initial.address, "fingerprint": initial.fingerprint}} if initial else {}),
         "inputs": {role: {"fingerprint": inputs[role].record.fingerprint} for role in sorted(inputs)},
-        "checkpoint": last,
+        "checkpoint": scored,
         "weights": run["weights"],
         "steps": run["steps"],
         "scores": scores,

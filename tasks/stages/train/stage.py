@@ -3,11 +3,11 @@
 Reads the token shards, the pack plan, the mixture (by default that of the recipe; `tasks.trainer.spec`) and, if
 configured, the checkpoint with the initial weights (`tasks.trainer.model.model_file`). Writes for every milestone
 `checkpoints/step-<nnnnnnnn>/{model.safetensors, optimizer.safetensors, state.json}` and the log rows up to it
-(`locations`), then `model.json` (architecture), `run.json` (the mapping of steps to sequences, for trace) and
-`loss.parquet`. Documents that are taken down before or during the run are blank from the next checkpoint on, and
-`withheld.json` records the step (`notice`, `withheld`). Training runs in child processes and is supervised
-(`launch.supervised`). A killed stage resumes from the newest checkpoint that verifies at any location, and writes the
-same bytes.
+(`locations`), the best one as well (`best`), then `model.json` (architecture), `run.json` (the mapping of steps to
+sequences, for trace) and `loss.parquet`. Documents that are taken down before or during the run are blank from the next
+checkpoint on, and `withheld.json` records the step (`notice`, `withheld`). Training runs in child processes and is
+supervised (`launch.supervised`). A killed stage resumes from the newest checkpoint that verifies at any location, and
+writes the same bytes.
 
 On several nodes (`gang`), every node starts this stage; node 0 runs it, and the others `join` it. These write no
 output, but copy the files of their ranks to the locations of checkpoints (`node_copies`).
@@ -28,6 +28,7 @@ from tasks.formats.tokens.marks import withheld_rows
 from tasks.formats.tokens.order import VERSION as ORDER
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.readings import write_losses
+from tasks.trainer.best import End
 from tasks.trainer.config import TrainConfig, TrainSpec
 from tasks.trainer.continual import described, settings_of_month, start_step
 from tasks.trainer.continual import note as continual_note
@@ -49,8 +50,9 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     initial_note = _initial_note(config, inputs, output)
     metrics = run.train()
     if "model" not in output.committed:
-        _describe(output, run.spec, metrics, run.notice.marks_content(), described(config, inputs))
-    report = run.finish(_report(metrics, run.spec))
+        of_month = described(config, inputs, run.end.steps)
+        _describe(output, run.spec, run.end, metrics, run.notice.marks_content(), of_month)
+    report = run.finish(_report(metrics, run.spec, run.end))
     return replace(report, note=f"{report.note}{initial_note}")
 
 
@@ -79,14 +81,19 @@ def _initial_note(config: TrainConfig, inputs: Inputs, output: Output) -> str:
 
 
 def _describe(
-    output: Output, spec: TrainSpec, metrics: list[dict[str, Any]], withheld_marks: bytes, of_month: dict[str, Any]
+    output: Output,
+    spec: TrainSpec,
+    end: End,
+    metrics: list[dict[str, Any]],
+    withheld_marks: bytes,
+    of_month: dict[str, Any],
 ) -> None:
     """Writes the part `model`: `model.json`, `run.json`, `loss.parquet`, and the marks of withheld documents if any."""
     plan = open_plan(spec)
     with output.part("model", conserved=False) as part:
         for name, content in (
             ("model.json", describe(spec.run.model, plan.format, plan.seq_len)),
-            ("run.json", {**describe_run(spec, plan), **of_month}),
+            ("run.json", {**describe_run(spec, plan, end), **of_month}),
         ):
             with part.file(name) as file:
                 file.write((canonical_json(content) + "\n").encode())
@@ -96,10 +103,11 @@ def _describe(
         write_losses(part, metrics)
 
 
-def describe_run(spec: TrainSpec, plan: Plan) -> dict[str, Any]:
+def describe_run(spec: TrainSpec, plan: Plan, end: End) -> dict[str, Any]:
     """Returns the content of `run.json`: the settings that determine which step reads which sequence (`Order.of_run`).
 
-    A run with a single mixture stage has no "anneal".
+    A run with a single mixture stage has no "anneal". `steps` and `checkpoint_steps`, the milestones, are those of the
+    end; a run that ended early also has its `planned_steps`, and one with `[train.best]` the best checkpoint.
     """
     return {
         "weights": spec.weights,
@@ -109,28 +117,33 @@ def describe_run(spec: TrainSpec, plan: Plan) -> dict[str, Any]:
         "batch_size": spec.run.batch_size,
         "seed": spec.run.seed,
         "seq_len": plan.seq_len,
-        "steps": spec.run.steps,
-        "checkpoint_steps": list(spec.run.milestone_steps),
+        "steps": end.steps,
+        "checkpoint_steps": sorted({*(step for step in spec.run.milestone_steps if step < end.steps), end.steps}),
+        **end.described(spec.run.steps),
         "vocab_size": plan.format.vocab_size,
         "tokenizer_sha256": plan.format.tokenizer_sha256,
     }
 
 
-def _report(metrics: list[dict[str, Any]], spec: TrainSpec) -> Report:
+def _report(metrics: list[dict[str, Any]], spec: TrainSpec, end: End) -> Report:
     """Returns the report: mean loss over the last twentieth of the steps, and weight and epochs of each source."""
     losses = [line["loss"] for line in metrics if line["loss"] is not None]
     tail = losses[-max(1, len(losses) // 20) :]
-    loss, tokens, steps = sum(tail) / len(tail), metrics[-1]["tokens"], spec.run.steps
-    epochs_by_source = epochs(spec.run, open_plan(spec).sequences, spec.weights, spec.anneal)
+    loss, tokens, steps = sum(tail) / len(tail), metrics[-1]["tokens"], end.steps
+    epochs_by_source = epochs(spec.run, open_plan(spec).sequences, spec.weights, spec.anneal, steps)
+    early = f" of {spec.run.steps}, since {end.early}," if end.early else ""
+    best = {f"best_{name}": end.best[name] for name in ("step", "bpb")} if end.best else {}
+    of_best = f"; the best checkpoint is that of step {end.best['step']:,}" if end.best else ""
     return Report(
         metrics={
             "loss": loss,
             "tokens": tokens,
             "steps": steps,
+            **best,
             "skipped_steps": len(metrics) - len(losses),
             **{f"weight/{source}": weight for source, weight in spec.weights.items()},
             **({f"anneal_weight/{source}": w for source, w in spec.anneal.weights.items()} if spec.anneal else {}),
             **{f"epochs/{source}": times for source, times in epochs_by_source.items()},
         },
-        note=f"loss {loss:.3f} after {steps} steps and {tokens:,} tokens",
+        note=f"loss {loss:.3f} after {steps} steps{early} and {tokens:,} tokens{of_best}",
     )

@@ -36,6 +36,8 @@ SHARD_OF_OPTIMIZER = re.compile(r"shard-\d+-model-00002-of-00002\.safetensors")
 """Names of a rank's first and second file in torch.distributed.checkpoint."""
 LAYOUT = "layout"
 """Key in the state of a spread checkpoint: what determines which rank has which shard (`Layout.sharding`)."""
+BEST = "best"
+"""Key in the state of a run with a best checkpoint (`tasks.trainer.best`), which this one needs."""
 SHARDING = "DCP_SHARDING_INFO"
 """Key of the JSON metadata in the header: name -> {"saved_offsets": [..]}."""
 _BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "U8": 1, "BOOL": 1}
@@ -156,10 +158,28 @@ def merge(folder: Path, target: Path) -> Path:
     return commit(written, state["step"], state, recorded)
 
 
+def best_for(folder: Path) -> int:
+    """Returns the step of the best checkpoint of a run up to a checkpoint; 0: there is none, or this is unreadable."""
+    try:
+        return int(read_state(folder)[0].get(BEST, {}).get("step", 0))
+    except InputError:
+        return 0
+
+
 def prune(root: Path, keep: int, keep_every: int, milestones: Collection[int]) -> None:
-    """Deletes the superfluous checkpoints, except milestones."""
-    for step in superfluous([step for step in steps_at(root) if step not in milestones], keep, keep_every):
-        shutil.rmtree(root / name_of(step))
+    """Deletes the superfluous checkpoints, except milestones, and the best ones up to each of those that remain."""
+    steps = steps_at(root)
+    gone = superfluous([step for step in steps if step not in milestones], keep, keep_every)
+    best = {best_for(root / name_of(step)) for step in steps if step not in gone}
+    for step in gone:
+        if step not in best:
+            shutil.rmtree(root / name_of(step))
+
+
+def drop_after(root: Path, step: int) -> None:
+    """Deletes the checkpoints after a step, so that a resumed run does not start from them."""
+    for later in [later for later in steps_at(root) if later > step]:
+        shutil.rmtree(root / name_of(later), ignore_errors=True)
 
 
 def superfluous(steps: Sequence[int], keep: int, keep_every: int) -> list[int]:

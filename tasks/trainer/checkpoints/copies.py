@@ -2,7 +2,8 @@
 
 A copy is a folder `<location>/step-<n>-<attempt>/` (the checkpoint's files, and the log lines of the steps since the
 last milestone) and a commit marker `<location>/step-<n>.json`, written last: {fingerprint, folder, first, sha256 of the
-log files}. A folder without a marker is ignored. The lines of earlier steps are in the milestones of the artifact.
+log files, and best, the step of the best checkpoint up to it, if there is one}. A folder without a marker is ignored.
+The lines of earlier steps are in the milestones of the artifact.
 
 A spread checkpoint is copied by all nodes into one folder, whose name all derive from its `state.json`. Every node
 copies the files on its disk, and node 0 writes the marker when all files are there.
@@ -162,6 +163,7 @@ class CopyLocation(CopySource):
         with suppress(TransientError):  # of the artifact store, which can be another store
             self.output.check_fence()
         marker = {"fingerprint": self.output.fingerprint, "folder": folder, "first": first, "sha256": sums}
+        marker |= {checkpoint.BEST: best} if (best := checkpoint.best_for(here)) else {}
         try:
             self.store.publish(self.marker_path(step), json.dumps(marker).encode())
         except AlreadyPublished:  # by another attempt at the same run
@@ -225,6 +227,8 @@ class CopyLocation(CopySource):
         """Removes superfluous copies, and unfinished copies older than the newest one; raises SluiceError."""
         steps = self.steps()
         superfluous = checkpoint.superfluous(steps, self.settings.keep, self.settings.keep_every)
+        best = {self.marker(step).get(checkpoint.BEST) for step in steps if step not in superfluous}
+        superfluous = [step for step in superfluous if step not in best]
         for step in superfluous:
             self.drop(step)
         remaining = set(steps) - set(superfluous)

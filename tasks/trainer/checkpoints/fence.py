@@ -4,7 +4,8 @@ An attempt takes the next epoch when it starts: it exclusively creates `.epochs/
 artifact's folder. The highest number is valid. An earlier attempt that is still running, for example because its node's
 kubelet does not respond, reads the newer epoch within `CHECK_S` and before every commit, and exits. It could be
 suspended between the check and the write; so each epoch has its own run folder `epoch-<number>` below the scratch
-folder, and a later attempt takes over an earlier folder by renaming it. The records are removed when the artifact is
+folder, and a later attempt takes over an earlier folder by renaming it. An attempt that has gone back to an earlier
+checkpoint on request creates `.returns/<number>.json` (request and step). The records are removed when the artifact is
 committed.
 """
 
@@ -17,6 +18,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from tasks.core.artifact import ArtifactId
 from tasks.core.errors import SupersededError, TransientError
@@ -27,7 +29,7 @@ from tasks.trainer.logs import METRICS, proven_steps
 
 log = logging.getLogger("sluice.train")
 
-FOLDER = ".epochs"
+FOLDER, RETURNS = ".epochs", ".returns"
 _STARTED = "%Y-%m-%d %H:%M:%S UTC"
 CHECK_S = 10.0
 """Seconds between two checks for a later attempt, in addition to the check before each commit."""
@@ -83,9 +85,35 @@ class Fence:
             self.check()
 
     def inherit(self) -> None:
-        """Takes over the most advanced run folder of earlier attempts on this machine, and removes the others."""
+        """Takes over the most advanced run folder of earlier attempts on this machine, and removes the others.
+
+        A folder of an attempt before one that has gone back loses the checkpoints that this one has abandoned.
+        """
         earlier = [path for path in self.run.parent.glob("epoch-*") if path.name < self.run.name]
+        returns = self._returns()
+        for path in earlier:
+            later = [record["step"] for epoch, record in returns.items() if epoch > int(path.name[-6:])]
+            if later:
+                checkpoint.drop_after(path / "checkpoints", min(later))
         take_over(sorted(earlier, key=lambda path: (usable_step(path), path.name)), self.run)
+
+    def has_returned(self, request: str) -> bool:
+        """Whether this attempt or an earlier one has gone back as requested (`TrainConfig.resume_from`)."""
+        for epoch, record in self._returns().items():
+            if record["request"] == request:
+                log.info("[%s] attempt %d has gone back for %s; %s#2 would again", self.output.address, epoch,
+                         request, record["step"])  # fmt: skip
+                return True
+        return False
+
+    def record_return(self, request: str, step: int) -> None:
+        """Records that this attempt has gone back to a step, and that all earlier ones have no later checkpoints."""
+        record = json.dumps({"request": request, "step": step}).encode()
+        self.output.store.publish(f"{self.output.address.path}/{RETURNS}/{self.epoch:06d}.json", record)
+
+    def _returns(self) -> dict[int, dict[str, Any]]:
+        paths = self.output.store.list(f"{self.output.address.path}/{RETURNS}")
+        return {int(path[-11:-5]): json.loads(self.output.store.read(path)) for path in paths if path.endswith(".json")}
 
     def _take(self) -> int:
         here = {"host": socket.gethostname(), "started": f"{datetime.now(UTC):{_STARTED}}"}

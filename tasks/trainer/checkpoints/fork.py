@@ -17,8 +17,8 @@ from tasks.trainer.spec import open_artifact
 
 _COMPARED_BY_EFFECT = {"mixture", "alpha", "replay", "repetition_cap", "init_from", "anneal", "steps", "milestones"}
 """Settings whose effect is compared: weights of the sources, initial weights, learning rates."""
-_NO_EFFECT = {"continual", "fork", "heldout"}
-"""Settings that are not part of an identity, or affect no weights."""
+_NO_EFFECT = {"continual", "fork", "heldout", "best"}
+"""Settings that are not part of an identity, or affect no weights before a checkpoint."""
 _SCHEDULE = {"lr", "warmup_steps", "schedule", "decay_share", "min_lr_share"}
 
 

@@ -13,7 +13,8 @@ from typing import Protocol
 from tasks.core.artifact import PartRecord
 from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError, TransientError
-from tasks.core.stage import Output
+from tasks.core.part import PARTS
+from tasks.core.stage import Output, Part
 from tasks.core.store import Store
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.logs import METRICS, SKIPPED, repeated
@@ -77,7 +78,7 @@ class Scratch:
 
 
 class Milestones:
-    """The milestones committed to the artifact; they are never removed."""
+    """The milestones committed to the artifact; removed only if the run goes back (`Recovery.go_back`)."""
 
     name, required = "the artifact", True
 
@@ -96,7 +97,17 @@ class Milestones:
         return lines
 
     def drop(self, step: int) -> None:
-        """Does nothing, because committed milestones are permanent."""
+        """Does nothing: a damaged milestone is not replaced."""
+
+    def withdraw_after(self, step: int) -> None:
+        """Removes the records of the milestones after a step, and of parts from the end of the run.
+
+        Their files are written again by the run, or removed by the commit; raises SluiceError.
+        """
+        parts = self.output.committed
+        names = [name for name in parts if not checkpoint.NAME.fullmatch(name) or int(name[-8:]) > step]
+        self.output.store.remove_files([f"{self.output.address.path}/{PARTS}/{name}.json" for name in names])
+        self.output.leave_out(names)
 
 
 def publish_milestone(output: Output, run: Path, first: int, step: int, folder: Path) -> None:
@@ -116,20 +127,35 @@ def publish_milestone(output: Output, run: Path, first: int, step: int, folder: 
         InputError: the checkpoint does not verify.
         TransientError: steps before it are missing from the log.
     """
-    name = checkpoint.name_of(step)
-    if checkpoint.is_whole(folder):
-        checkpoint.verify(folder)
-    else:
-        folder = checkpoint.merge(folder, run / MERGED)
-    read = RunLines(run)
+    name, read = checkpoint.name_of(step), RunLines(run)
     with output.part(name, conserved=False) as part:
-        for path in sorted(folder.iterdir()):
-            with part.file(f"checkpoints/{name}/{path.name}") as file, path.open("rb") as source:
-                shutil.copyfileobj(source, file, 1 << 20)
+        _write_files(part, run, name, folder)
         for source_name, target in FOLDERS.items():
             lines = read.between(source_name, first, step)
             part.write(f"{target}/{name}.jsonl", lines, rows=lines.count(b"\n"))
     shutil.rmtree(run / MERGED, ignore_errors=True)
+
+
+def publish_best(output: Output, run: Path, step: int, folder: Path) -> None:
+    """Commits the best checkpoint as the part `best`, if it is no milestone; it has the files of one, and no lines.
+
+    Raises:
+        InputError: the checkpoint does not verify.
+    """
+    with output.part(checkpoint.BEST, conserved=False) as part:
+        _write_files(part, run, checkpoint.name_of(step), folder)
+    shutil.rmtree(run / MERGED, ignore_errors=True)
+
+
+def _write_files(part: Part, run: Path, name: str, folder: Path) -> None:
+    """Writes a checkpoint into a part, whole."""
+    if checkpoint.is_whole(folder):
+        checkpoint.verify(folder)
+    else:
+        folder = checkpoint.merge(folder, run / MERGED)
+    for path in sorted(folder.iterdir()):
+        with part.file(f"checkpoints/{name}/{path.name}") as file, path.open("rb") as source:
+            shutil.copyfileobj(source, file, 1 << 20)
 
 
 def check_milestones(output: Output, milestones: Sequence[int]) -> None:

@@ -1,11 +1,12 @@
 """Recovery of a run: its checkpoints at several locations, and the search for the newest valid one.
 
 The ranks write checkpoints to scratch; from there they are copied to a folder and to the store (`copies`), and some
-become milestones of the artifact (`locations`). If the store is a local or shared folder, it contains scratch, and
-there are no copies in `.resume`.
+become milestones of the artifact (`locations`). The best one (`tasks.trainer.best`) becomes a part of it at the end. If
+the store is a local or shared folder, it contains scratch, and there are no copies in `.resume`.
 
 A run resumes from the newest step that is valid at any location: after a damaged checkpoint, the same step is tried at
-the next location, and only then an older step. Problems of a location are recorded as faults of the run
+the next location, and only then an older step. A checkpoint is valid only if the best one up to it, which its state
+names, is there as well; so that one is copied first. Problems of a location are recorded as faults of the run
 (`faults.jsonl`); the run continues.
 
 On several nodes, a checkpoint can be spread over their disks. Node 0 then restores its own files, or `state.json` and
@@ -16,19 +17,20 @@ milestones are committed when the files of all nodes are in the store (`copies`)
 import logging
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tasks.core.errors import InputError, SluiceError, StoppedError, SupersededError, TransientError
 from tasks.core.stage import Output
 from tasks.core.store import Store
+from tasks.trainer.best import End
 from tasks.trainer.checkpoints import checkpoint, copies
-from tasks.trainer.checkpoints.copies import Copier, CopyLocation, OtherNodesLate
+from tasks.trainer.checkpoints.copies import PATIENCE_S, Copier, CopyLocation, OtherNodesLate
 from tasks.trainer.checkpoints.fork import Fork
-from tasks.trainer.checkpoints.locations import Location, Milestones, Scratch, publish_milestone
+from tasks.trainer.checkpoints.locations import Location, Milestones, Scratch, publish_best, publish_milestone
 from tasks.trainer.config import CopySpec, ForkSpec
-from tasks.trainer.logs import METRICS, Faults, proven_steps
+from tasks.trainer.logs import METRICS, ROLLBACK, Faults, proven_steps
 from tasks.trainer.place import CheckpointLocations
 
 log = logging.getLogger("sluice.train")
@@ -70,7 +72,8 @@ class Recovery:
         self.scratch, self.faults = Scratch(run, spread=nodes > 1), Faults(run)
         copies = copy_locations(output, run, settings or CheckpointLocations(), nodes)
         self.copiers = [Copier(location, run, number) for number, location in enumerate(copies)]
-        self.locations: list[Location] = [self.scratch, *copies, Milestones(output, run)]
+        self.milestones = Milestones(output, run)
+        self.locations: list[Location] = [self.scratch, *copies, self.milestones]
         self.fork = fork
         self.locations += [Fork(fork, run)] if fork else []
         self._failing: set[str] = set()
@@ -89,7 +92,7 @@ class Recovery:
         self._drop_unproven()
         steps = {location.name: self._listed(location) for location in self.locations}
         here = max(steps[self.scratch.name], default=0)
-        newest = self._newest(steps)
+        newest = self._newest(steps, steps)
         if newest is None:
             if self.fork:
                 cause = f"the checkpoint of step {self.fork.step:,} of {self.fork.run.artifact} cannot be used"
@@ -104,6 +107,38 @@ class Recovery:
             log.info("[%s] step %d fetched from %s: this machine has step %d", self.output.address, step, name, here)
         self._fetch_for_rollback(step, steps)
 
+    def go_back(self, step: int) -> None:
+        """Makes the checkpoint of a step the newest one: removes later ones at all locations, also milestones.
+
+        Reports what is abandoned as a fault of the run.
+
+        Raises:
+            InputError: there is no such checkpoint, or it is damaged; later ones are still there.
+            SluiceError, OSError: a location cannot be read or written. It would have later checkpoints.
+        """
+        self._drop_unproven()
+        steps = {location.name: location.steps() for location in self.locations}
+        existing = sorted({one for of_location in steps.values() for one in of_location})
+        lines = self._fetch_any(step, steps)
+        if lines is None or not self._has_best(step, steps):
+            what = "cannot be used" if step in existing else "does not exist"
+            others = ", ".join(f"{one:,}" for one in existing if one != step)
+            raise InputError(
+                f"[train] resume_from: {self.output.address}: the checkpoint of step {step:,} {what}",
+                f"name one of {others}" if others else "the run has no other checkpoint: leave it out",
+            )
+        for location in self.locations:
+            for later in [one for one in steps[location.name] if one > step]:
+                location.drop(later)
+        self.milestones.withdraw_after(step)
+        abandoned = ", ".join(f"{one:,}" for one in existing if one > step) or "none"
+        logged = max(proven_steps(self.run / METRICS), *existing)
+        for file, content in lines.items():
+            (self.run / file).write_bytes(content)
+        what = f"back to step {step} on request: steps {step} to {logged - 1} and checkpoints {abandoned} are abandoned"
+        remedy = "nothing; charts in MLflow show both values of a repeated step"
+        self.faults.report(ROLLBACK, step, what if logged > step else f"back to step {step} on request", remedy)
+
     def _fetch_for_rollback(self, newest: int, steps: dict[str, list[int]]) -> None:
         """Copies one older checkpoint into scratch, if a rollback soon after the restart would otherwise find none."""
         # Rollbacks do not go back beyond a milestone.
@@ -112,18 +147,39 @@ class Recovery:
             name: [step for step in of_location if milestone <= step < newest] for name, of_location in steps.items()
         }
         if milestone < newest and not before[self.scratch.name]:
-            self._newest(before)
+            self._newest(before, steps)
 
-    def _newest(self, steps: dict[str, list[int]]) -> tuple[int, str, dict[str, bytes]] | None:
-        """Copies the newest valid checkpoint of the given steps, by location, into scratch.
+    def _newest(
+        self, wanted: Mapping[str, list[int]], steps: dict[str, list[int]]
+    ) -> tuple[int, str, dict[str, bytes]] | None:
+        """Copies the newest valid checkpoint of the wanted steps, of all `steps` by location, into scratch.
 
         Returns:
             Its step, the name of its location, and the result of `Location.fetch`; None if there is none.
         """
-        for step in sorted({step for of_location in steps.values() for step in of_location}, reverse=True):
+        for step in sorted({step for of_location in wanted.values() for step in of_location}, reverse=True):
             for location in self.locations:
                 if step in steps[location.name] and (lines := self._try_fetch(location, step, steps)) is not None:
-                    return step, location.name, lines
+                    if self._has_best(step, steps):
+                        return step, location.name, lines
+                    self.scratch.drop(step)
+        return None
+
+    def _has_best(self, step: int, steps: dict[str, list[int]]) -> bool:
+        """Copies the best checkpoint up to one in scratch, into scratch; returns False if there is none."""
+        best = checkpoint.best_for(self.scratch.root / checkpoint.name_of(step))
+        if best in (0, step) or (self.fork and step <= self.fork.step):
+            return True
+        if self._fetch_any(best, steps) is not None:
+            return True
+        self._report(step, f"the checkpoint of step {step} needs that of step {best}, the best one, which is nowhere")
+        return False
+
+    def _fetch_any(self, step: int, steps: dict[str, list[int]]) -> dict[str, bytes] | None:
+        """Copies a checkpoint into scratch from the first location that has it; None if none has a valid one."""
+        for location in self.locations:
+            if step in steps[location.name] and (lines := self._try_fetch(location, step, steps)) is not None:
+                return lines
         return None
 
     def _listed(self, location: Location) -> list[int]:
@@ -196,6 +252,21 @@ class Recovery:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(1.0)
+
+    def publish_end(self, end: End) -> None:
+        """Commits the last checkpoint and the best one of a complete run.
+
+        Raises:
+            SluiceError: as `publish`.
+        """
+        earlier = (step for step in self.milestone_steps if step < end.steps)
+        self.milestone_steps = (*earlier, end.steps) if self.milestone_steps else ()
+        self.publish(end.steps, wait_s=PATIENCE_S)
+        best = end.best["step"] if end.best else end.steps
+        if best in self.milestone_steps or checkpoint.BEST in self.output.committed:
+            return
+        publish_best(self.output, self.run, best, self._complete(best))
+        shutil.rmtree(self.run / COLLECTED, ignore_errors=True)
 
     def _complete(self, step: int) -> Path:
         """Returns a folder with all files of a checkpoint in scratch; those of other nodes are fetched."""
@@ -314,7 +385,16 @@ class Recovery:
             return step
         if not newest or not copier.location.due(newest, last):
             return 0
-        return newest if last or self.nodes == 1 or self._is_complete(newest) else 0
+        if self.nodes > 1:
+            return newest if last or self._is_complete(newest) else 0
+        best = checkpoint.best_for(self.scratch.root / checkpoint.name_of(newest))
+        return newest if not best or self._has_copy(copier.location, best) else best
+
+    def _has_copy(self, location: CopyLocation, step: int) -> bool:
+        try:
+            return checkpoint.name_of(step) in self.output.committed or step in location.steps()
+        except (SluiceError, OSError):  # the copy of the newest one reports it
+            return True
 
     def _is_complete(self, step: int) -> bool:
         try:

@@ -75,19 +75,20 @@ class Saver:
         finally:
             self._thread.shutdown(wait=kind is None, cancel_futures=True)
 
-    def save(self, step: int, state: Mapping[str, Any]) -> None:
+    def save(self, step: int, state: Mapping[str, Any], *, needed: bool = False) -> None:
         """Starts a checkpoint and returns; `wait_for_copy` must be called before the state changes.
 
         Args:
             step: number of completed steps.
             state: content of `state.json`.
+            needed: whether every location needs a copy of it, if it is spread: for a best checkpoint, or an early end.
 
         Raises:
             StoreError, OSError: the previous checkpoint could not be written; see `wait`.
         """
         self.wait()
         self._copying = self._thread.submit(self._stream.run, self._stream.mark(), self._replica.stage)
-        self._writing = self._thread.submit(self._write, self._copying, step, dict(state))
+        self._writing = self._thread.submit(self._write, self._copying, step, dict(state), needed)
 
     def wait_for_copy(self) -> None:
         """Waits until the state of the last `save` is copied and may change."""
@@ -112,10 +113,10 @@ class Saver:
             self._writing.result()
             self._writing = None
 
-    def _write(self, copy: "Future[Any]", step: int, state: dict[str, Any]) -> None:
+    def _write(self, copy: "Future[Any]", step: int, state: dict[str, Any], needed: bool) -> None:
         folder = checkpoint.unfinished(self.root, step)
         try:
-            self._write_to(folder, copy, step, state)
+            self._write_to(folder, copy, step, state, needed)
         except BaseException as error:  # torch.distributed.checkpoint raises one that is no Exception
             # Half a checkpoint would keep the disk full, so that the failure could not be recorded.
             shutil.rmtree(folder, ignore_errors=True)
@@ -124,7 +125,7 @@ class Saver:
                 raise StoreError(f"{where}: {fault}", RESUMES) from error
             raise
 
-    def _write_to(self, folder: Path, copy: "Future[Any]", step: int, state: dict[str, Any]) -> None:
+    def _write_to(self, folder: Path, copy: "Future[Any]", step: int, state: dict[str, Any], needed: bool) -> None:
         commits = self.disk.rank == 0
         if commits:
             checkpoint.begin(folder)
@@ -137,24 +138,26 @@ class Saver:
         if commits and self.disk.number in disks:
             final = checkpoint.commit(folder, step, state, digests)
             if len(disks) > 1:
-                self._hand_over(final, step, [any(flags) for flags in zip(*(f for *_, f in written if f), strict=True)])
+                flags = [any(flags) for flags in zip(*(f for *_, f in written if f), strict=True)]
+                self._hand_over(final, step, flags, needed)
             checkpoint.prune(self.root, self.keep, self.keep_every, self.milestones)
         self._barrier()
         if commits:
             shutil.rmtree(folder, ignore_errors=True)  # on the disks of nodes without a file
 
-    def _hand_over(self, final: Path, step: int, busy: Sequence[bool]) -> None:
+    def _hand_over(self, final: Path, step: int, busy: Sequence[bool], needed: bool) -> None:
         """Links a spread checkpoint for the locations where it is due; all nodes decide the same.
 
         Args:
             final: folder of the checkpoint.
             step: its step.
             busy: for each location, whether any node has still to copy an earlier checkpoint.
+            needed: see `save`.
         """
         for number, (copy, is_busy) in enumerate(zip(self.copies, busy, strict=True)):
             last = self._handed_over[number]
             is_due = not is_busy and (not last or step - last >= copy.every)
-            if is_due or (copy.required and step in self.milestones):
+            if is_due or needed or (copy.required and step in self.milestones):
                 self._handed_over[number] = step
                 hand_over(self.root.parent, number, final)
 

@@ -87,7 +87,7 @@ class HeldoutBpb:
         rows: sequences per part.
         seq_len: positions of a sequence.
         eos_id: the end-of-text token, from which the first token of a document is predicted.
-        every: steps between two measurements.
+        every: numbers of steps; the text is measured after each multiple of one of them.
         steps: of the run; the last one is measured as well.
     """
 
@@ -98,7 +98,7 @@ class HeldoutBpb:
         rows: int,
         seq_len: int,
         eos_id: int,
-        every: int = 1,
+        every: Sequence[int] = (1,),
         steps: int = 0,
     ) -> None:
         self._replica, self._every, self._steps = replica, every, steps
@@ -113,8 +113,8 @@ class HeldoutBpb:
         self._sources, self._parts = [source for source, _ in parts], [part for _, part in parts]
 
     def after_step(self, step: int, line: dict[str, Any]) -> None:
-        """Measures after every `every` steps, and after the last step."""
-        if (step + 1) % self._every == 0 or step + 1 == self._steps:
+        """Measures if it is due after a step (0-based), and after the last step."""
+        if step + 1 == self._steps or any((step + 1) % every == 0 for every in self._every):
             line |= self.measure()
 
     def measure(self) -> dict[str, float | None]:

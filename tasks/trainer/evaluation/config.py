@@ -106,10 +106,12 @@ class EvaluateConfig(Config):
     """Windows of context per forward pass."""
     threads: int = Field(default=1, ge=1)
     """CPU threads. The number can affect rounding."""
+    checkpoint: Literal["last", "best"] = Field(default="last", exclude_if=lambda value: value == "last")
+    """The checkpoint to score, and to register: the last one, or the best one (`[train.best]`)."""
     tasks: tuple[TaskConfig, ...] = Field(default=(), exclude_if=lambda value: not value)
     """Tasks to score, as [[evaluate.tasks]]."""
     task_milestones: int = Field(default=1, ge=1, exclude_if=lambda value: value == 1)
-    """Number of last milestones of the run to score on the tasks."""
+    """Number of checkpoints of the run to score on the tasks: the one to score, and the last milestones before it."""
     replicas: tuple[str, ...] = Field(default=(), exclude_if=lambda value: not value)
     """Scores of trainings that differ from this one only in their seeds ("mine/scores@2026.10-seed1"). Their spread is
     reported with the standard errors, and the gate takes it into account."""

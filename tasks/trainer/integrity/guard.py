@@ -19,14 +19,11 @@ the state of later checkpoints.
 """
 
 import math
-import shutil
 from collections import deque
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import fmean, stdev
 
 from tasks.core.errors import InputError
-from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.gradient import Cause, Gradient
 
 WINDOW = 128
@@ -133,12 +130,6 @@ def may_roll_back_to(step: int, first_refused: int, committed: int, passed: Sequ
     """
     is_passed = any(first <= step <= end for first, end in passed)
     return len(passed) < MAX_ROLLBACKS and committed <= step < first_refused and not is_passed
-
-
-def drop_after(root: Path, step: int) -> None:
-    """Deletes the checkpoints after a step, so that a resumed run does not start from them."""
-    for later in [later for later in checkpoint.steps_at(root) if later > step]:
-        shutil.rmtree(root / checkpoint.name_of(later), ignore_errors=True)
 
 
 def in_ranges(passed: Sequence[tuple[int, int]], step: int) -> bool:

@@ -1,9 +1,10 @@
 """Starts and restarts the ranks of one node of a gang, in coordination with the agents of the other nodes.
 
-torchrun's static rendezvous cannot restart, and its dynamic rendezvous numbers the nodes in the order of arrival, so
-that rank 0, which writes, could be on any node. Here rank = node * ranks per node + local rank. When a rank fails, all
-ranks on all nodes are stopped, every agent publishes the exit code of its ranks, and all agents derive the same
-decision from the codes: an exit code, or another attempt.
+torchrun's static rendezvous tells no other agent of a restart. Its dynamic one numbers the nodes by the text of their
+addresses, then by process id (torch 2.13, `dynamic_rendezvous.py`): node-10 before node-2, and nodes without names in
+any order, while node 0 runs the stage and must have rank 0, which writes. Here rank = node * ranks per node + local
+rank. When a rank fails, all ranks on all nodes are stopped, every agent publishes the exit code of its ranks, and all
+agents derive the same decision from the codes: an exit code, or another attempt.
 
 Every agent has a connection to that of node 0, which shows within a second that an agent has ended: the kernel closes
 the connections of a process that ends for any reason. A node that leaves says so first. A machine that vanishes closes

@@ -16,7 +16,7 @@ from typing import Any
 
 from tasks.core.errors import SupersededError
 from tasks.core.stage import Output, Report
-from tasks.trainer.checkpoints.copies import PATIENCE_S
+from tasks.trainer.best import End
 from tasks.trainer.checkpoints.fence import Fence
 from tasks.trainer.checkpoints.locations import check_milestones, check_rows
 from tasks.trainer.checkpoints.node_copies import NodeCopies, take_folder
@@ -50,6 +50,7 @@ class SupervisedRun:
         folder: of the run, on this machine.
         spec: the run.
         notice: the takedowns that it applies.
+        end: how it ended, after `train`.
 
     Raises:
         SluiceError, OSError: the store cannot be read, the folder cannot be written, or there is no spec.
@@ -70,13 +71,23 @@ class SupervisedRun:
         self._recovery = Recovery(output, self.folder, self._milestone_steps, place.checkpoints, nodes, spec.fork)
         self.spec = spec.model_copy(update={"place": place, "copies": self._recovery.copy_specs()})
         known_faults = len(read_metrics(self.folder / FAULTS))
+        self._go_back()
         self._recovery.restore()
         self.notice = TakedownNotice(output, rows, self.folder, recipes)
         self._monitor = None if canary else Monitor(output, self.spec, known_faults)
         self._lines: list[dict[str, Any]] = []
 
+    def _go_back(self) -> None:
+        """Goes back to an earlier checkpoint, if that is requested and has not been done."""
+        request = self.spec.run.resume_from
+        if not request or self._fence.has_returned(request):
+            return
+        step = int(request.partition("#")[0])
+        self._recovery.go_back(step)
+        self._fence.record_return(request, step)
+
     def train(self) -> list[dict[str, Any]]:
-        """Trains to the last step; returns the lines of the step log.
+        """Trains to the last step, or to an early end; returns the lines of the step log.
 
         Raises:
             SupersededError: a later attempt has taken over the run.
@@ -92,11 +103,12 @@ class SupervisedRun:
             if self._monitor:
                 self._monitor.send_page(error)
             raise
-        steps, log = self.spec.run.steps, self.folder / METRICS
-        self._recovery.publish(steps, wait_s=PATIENCE_S)
+        run, log = self.spec.run, self.folder / METRICS
+        self.end = End.of(self.folder / "checkpoints", run.best, run.steps)
+        self._recovery.publish_end(self.end)
         lines = read_metrics(log)
-        check_rows([line["step"] for line in lines], 0, steps, str(log))
-        check_milestones(self.output, self._milestone_steps)
+        check_rows([line["step"] for line in lines], 0, self.end.steps, str(log))
+        check_milestones(self.output, self._recovery.milestone_steps)
         self._recovery.clear()
         self._lines = lines
         return lines

@@ -8,7 +8,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tasks.core.artifact import Artifact
 from tasks.core.config import changes
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tasks.trainer.model.transformer import Transformer
 
 FILE = "model.json"
+Which = Literal["last", "best"]
 log = logging.getLogger(__name__)
 MERGED = f"merged/{MODEL}"
 """Weights of a fine-tuned model with its adapters merged, if it has any."""
@@ -83,6 +84,28 @@ def load_model(description: Path, weights: Path) -> "tuple[Transformer, dict[str
         raise InputError(cause, f"{MODEL} and {FILE} must come from the same checkpoint artifact") from None
     check_finite(tensor for _, tensor in tensors_in(weights))
     return model.eval(), content
+
+
+def step_of(checkpoint: Artifact, which: Which, setting: str) -> int:
+    """Returns the step of the last or of the best checkpoint of a run.
+
+    Args:
+        checkpoint: artifact of a training.
+        which: of them.
+        setting: name of the setting that selects it, for error messages.
+
+    Raises:
+        InputError: the run has no best checkpoint.
+    """
+    run = json.loads(checkpoint.read("run.json"))
+    if which == "last":
+        return int(max(run["checkpoint_steps"]))
+    if "best" not in run:
+        raise InputError(
+            f'{setting} = "best": {checkpoint.address} has no best checkpoint',
+            "train with [train.best], or take the last one",
+        )
+    return int(run["best"]["step"])
 
 
 def last_weights(checkpoint: Artifact, setting: str, step: int | None = None) -> tuple[dict[str, Any], InitialSpec]:

@@ -269,19 +269,19 @@ def _memory(plan: PlanConfig, load: Workload, layout: Layout | None, ranks: int,
 def _checkpoints(plan: PlanConfig, load: Workload, ranks: int, seconds: float) -> CheckpointEstimate:
     """Returns size and frequency of checkpoints, which contain trained weights and their moments in fp32.
 
-    Milestones are in the artifact; scratch contains them and the newest `keep_checkpoints`.
+    Milestones and the best one are in the artifact; scratch contains them and the newest `keep_checkpoints`.
     """
     run, shape = load.run, load.shape
     moments = 2 - (shape.layers * shape.layer_matrices / shape.weights["total"] if run.optim.name == "muon" else 0)
     size = FP32 * load.trained_weights * (1 + moments)
     delay = plan.checkpoint_s or size / ranks / CHECKPOINT_BYTES_PER_S
     mtbf = plan.gpu_mtbf_hours * HOUR / ranks
-    step = seconds / (run.steps - run.first_step)
+    step, kept = seconds / (run.steps - run.first_step), len(run.milestone_steps) + (run.best is not None)
     best, chosen = best_interval(delay, mtbf), run.checkpoint_every * step
     return {
         "bytes": size,
-        "artifact_gb": len(run.milestone_steps) * size / GB,
-        "scratch_gb": (len(run.milestone_steps) + run.keep_checkpoints) * size / GB,
+        "artifact_gb": kept * size / GB,
+        "scratch_gb": (kept + run.keep_checkpoints) * size / GB,
         "mtbf_hours": mtbf / HOUR,
         "delay_s": delay,
         "best_interval_s": best,

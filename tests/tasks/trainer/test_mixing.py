@@ -12,6 +12,7 @@ from tasks.core.stage import Inputs
 from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.shuffle import Windows
 from tasks.stages.train.stage import describe_run
+from tasks.trainer.best import End
 from tasks.trainer.config import AnnealConfig, ReplayConfig, TrainConfig
 from tasks.trainer.data.batches import Batches
 from tasks.trainer.spec import epochs, make_spec, mix, open_plan
@@ -115,14 +116,14 @@ def test_the_sequences_read_match_the_description_of_the_run(made: Made, tmp_pat
     late = AnnealConfig(share=0.5, mixture={"my-books": 0.75, "web": 0.25})
     settings = small_config(anneal=late, replay=ReplayConfig(share=0.25, old=("code",)))
     spec = make_spec(settings, Inputs({"shards": made.shards, "plan": made.plan}), tmp_path)
-    described = describe_run(spec, open_plan(spec))
+    described = describe_run(spec, open_plan(spec), End(spec.run.steps, None, ""))
     run, read = json.loads(json.dumps(described)), Batches(spec).order
     told = Order.of_run(run)
     assert [told.batch(step) for step in range(12)] == [read.batch(step) for step in range(12)]
     assert run["anneal"]["from_step"] == 6
     assert {source for source, _, _ in read.batch(11)} <= {"my-books", "web", "code"}
     one_stage = make_spec(small_config(), Inputs({"shards": made.shards, "plan": made.plan}), tmp_path)
-    assert "anneal" not in describe_run(one_stage, open_plan(spec))
+    assert "anneal" not in describe_run(one_stage, open_plan(spec), End(spec.run.steps, None, ""))
 
 
 LANGUAGES = {"web+en": 900, "web+ja": 90, "web+sw": 10, "books+en": 200}

@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 import pytest
@@ -50,13 +51,15 @@ def output_in(store: Store, fingerprint: str = "a run", place: TrainPlace | None
     return Output(store, ADDRESS, fingerprint, place=place)
 
 
-def grown(run: Path, step: int) -> Path:
+def grown(run: Path, step: int, state: Mapping[str, object] = MappingProxyType({})) -> Path:
     """Puts the folder of a run into the state after `step` steps."""
     run.mkdir(parents=True, exist_ok=True)
     for name in (METRICS, SKIPPED):
         lines = [{"step": n, "loss": 1.5, "lr": 0.1, "grad_norm": 1.0, "tokens": n, "step_s": 9.9} for n in range(step)]
         (run / name).write_text("".join(json.dumps(line) + "\n" for line in lines if name == METRICS))
-    return save_whole(run / "checkpoints", step, {"w": torch.full((3,), step)}, {"m": torch.zeros(3)}, {"run": {}})
+    return save_whole(
+        run / "checkpoints", step, {"w": torch.full((3,), step)}, {"m": torch.zeros(3)}, {"run": {}, **state}
+    )
 
 
 def copy_due(recovery: Recovery) -> None:

@@ -6,7 +6,7 @@ first.
 """
 
 import random
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from statistics import fmean
 
@@ -16,8 +16,12 @@ from tokenizers import Tokenizer
 
 from tasks.core.stage import Inputs
 from tasks.formats.tokens import marks
+from tasks.formats.tokens.shard import ShardSet
+from tasks.stages.canary import CanaryConfig
+from tasks.stages.canary import run as canary
 from tasks.trainer.config import AnnealConfig, ModelConfig, OptimConfig, TrainSpec
 from tasks.trainer.data.batches import Batches
+from tasks.trainer.data.heldout import heldout_documents
 from tasks.trainer.integrity.guard import ROLL_BACK_AFTER
 from tasks.trainer.logs import DETERMINISTIC, FAULTS, METRICS, SKIPPED, read_metrics
 from tasks.trainer.loop import Trainer, TrainingStopped
@@ -78,6 +82,17 @@ def spec_of(made: Made, out: Path, share: float) -> TrainSpec:
     return make_spec(run, Inputs({"shards": made.shards, "plan": made.plan}), out)
 
 
+def arm_of(made: Made, out: Path, share: float) -> TrainSpec:
+    """The same run as a canary's arm, whose setting the second stage is."""
+    run = spec_of(made, out, share).run
+    same = {name: getattr(run, name) for name in ("model", "optim", "steps", "batch_size", "microbatch")}
+    late = {"share": run.anneal.share, "mixture": run.anneal.mixture}
+    arm = {"arm": "arm-1", "weights": run.mixture, "set": {"train.anneal": late}}
+    inputs = Inputs({"shards": made.shards, "plan": made.plan})
+    documents = {"easy": heldout_documents(ShardSet.open(made.shards), "easy", 100)}
+    return canary._spec(CanaryConfig(**same), inputs, arm, SEED, documents, out)
+
+
 def read_in(spec: TrainSpec, steps: range) -> set[Place]:
     """The documents of some steps."""
     batches = Batches(spec)
@@ -94,21 +109,30 @@ def trainer_of(made: Made, spec: TrainSpec) -> Trainer:
 
 
 @pytest.mark.parametrize(
-    ("share", "planned"),
+    ("share", "planned", "of"),
     [
-        (0.1, True),
-        (0.3, True),
-        (1.0, True),
-        pytest.param(0.05, False, marks=SOAK),
-        pytest.param(0.1, False, marks=SOAK),
-        pytest.param(0.3, False, marks=SOAK),
-        (1.0, False),
+        pytest.param(0.1, True, spec_of, marks=SOAK),
+        pytest.param(0.3, True, spec_of, marks=SOAK),
+        (1.0, True, spec_of),
+        (0.3, True, arm_of),
+        pytest.param(1.0, True, arm_of, marks=SOAK),
+        pytest.param(0.05, False, spec_of, marks=SOAK),
+        pytest.param(0.1, False, spec_of, marks=SOAK),
+        pytest.param(0.3, False, spec_of, marks=SOAK),
+        (1.0, False, spec_of),
+        pytest.param(1.0, False, arm_of, marks=SOAK),
     ],
 )
 def test_a_harder_source_is_learned_and_only_real_poison_is_withheld(
-    harder: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, planned: bool
+    harder: Made,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    share: float,
+    planned: bool,
+    of: Callable[[Made, Path, float], TrainSpec],
 ) -> None:
-    spec, poisonous = spec_of(harder, tmp_path, share), places(harder, [GARBAGE, *BELLS])
+    """The garbage is read before the change and the bells after it, in the same run."""
+    spec, poisonous = of(harder, tmp_path, share), places(harder, [GARBAGE, *BELLS])
     assert places(harder, [GARBAGE]) <= read_in(spec, GARBAGE_AT) - read_in(spec, range(GARBAGE_AT[0]))
     if not planned:
         monkeypatch.setattr(TrainSpec, "data_changes", ())

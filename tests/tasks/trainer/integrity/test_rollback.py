@@ -12,7 +12,7 @@ from tasks.stages.canary import CanaryConfig
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.integrity.guard import MAX_ROLLBACKS, MIN_LOSSES, ROLL_BACK_AFTER, drop_after, may_roll_back_to
+from tasks.trainer.integrity.guard import MAX_ROLLBACKS, MIN_LOSSES, ROLL_BACK_AFTER, may_roll_back_to
 from tasks.trainer.logs import FAULTS, METRICS, SKIPPED, read_metrics
 from tasks.trainer.loop import Trainer, TrainingStopped
 from tests.corpora import Made
@@ -146,6 +146,6 @@ def test_a_rollback_uses_no_checkpoint_twice_and_none_before_a_milestone(tmp_pat
     assert step_of(38, 0, [(30, 37)]) == 20
     assert step_of(38, 30, [(30, 37)]) is None
     assert step_of(41, 0, [(1, 2)] * MAX_ROLLBACKS) is None
-    drop_after(tmp_path, 20)
+    checkpoint.drop_after(tmp_path, 20)
     assert checkpoint.steps_at(tmp_path) == [10, 20]
     assert ROLL_BACK_AFTER < 10
