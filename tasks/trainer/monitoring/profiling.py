@@ -38,7 +38,8 @@ class StepProfile:
 
     def begin(self, step: int) -> None:
         """Starts the profiler if a step (0-based) is to be profiled; called before it."""
-        if not self._every or (step + 1) % self._every:
+        # In the middle, away from steps that are a multiple of something else: checkpoints, checks, figures of layers.
+        if not self._every or (step + 1) % self._every != self._every // 2:
             return
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._device.type == "cuda" else [])]
         self._profile = profile(activities=activities)
