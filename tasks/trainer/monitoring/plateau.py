@@ -30,10 +30,10 @@ CERTAIN = 4.0
 """Standard errors by which it must be below. A run is examined many times."""
 WINDOWS = (1 / 16, 1 / 8, 1 / 4, 1 / 3, 1 / 2)
 """Lengths of the recent steps that are examined, as shares of the steps since the last change."""
-LEAST = 1000
+LEAST = 2000
 """Minimum number of steps since the last change; half as many have to be before the recent ones."""
-HISTORY = 4
-"""The slope of the past is that of the steps from a fourth of their number on."""
+HISTORY = 2
+"""The slope of the past is that of the steps from this part of their number on."""
 LOW_RATE = 0.3
 """Share of the peak learning rate below which nothing is said."""
 EVERY = 100
@@ -133,7 +133,17 @@ class PlateauWatch:
     _first: int = 0
     _total: float = 0.0
     _peak: float = 0.0
-    _level: float | None = None
+    _level: float = -math.inf
+
+    @property
+    def falls(self) -> bool:
+        """Whether the loss has fallen since the last plateau, by more than its noise."""
+        tail = self._tail()
+        return bool(tail.mean() + CERTAIN * tail.std() / math.sqrt(len(tail)) < self._level) if len(tail) else False
+
+    def _tail(self) -> Floats:
+        tail = np.array(self._losses[-LEAST // 4 :])
+        return tail[~np.isnan(tail)]
 
     def step(self, step: int, loss: float | None, rate: float) -> Flat | None:
         """Adds a step (0-based, ascending); returns the plateau if it is examined after it and there is one."""
@@ -150,4 +160,7 @@ class PlateauWatch:
         until = None
         if self.decay_from is not None and step >= self.decay_from:
             until = max(0, self.decay_from - self._first)
-        return flat(np.array(self._losses), np.array(self._tau), until)
+        found = flat(np.array(self._losses), np.array(self._tau), until)
+        if found:
+            self._level = float(self._tail().mean())
+        return found
