@@ -36,7 +36,7 @@ HISTORY = 2
 """The slope of the past is that of the steps from this part of their number on."""
 LOW_RATE = 0.3
 """Share of the peak learning rate below which nothing is said."""
-EVERY = 100
+EVERY = 250
 """Steps between two examinations."""
 
 _BLOCKS = 16
