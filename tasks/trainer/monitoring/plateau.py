@@ -161,6 +161,6 @@ class PlateauWatch:
         if self.decay_from is not None and step >= self.decay_from:
             until = max(0, self.decay_from - self._first)
         found = flat(np.array(self._losses), np.array(self._tau), until)
-        if found:
+        if found and (self._level == -math.inf or self.falls):
             self._level = float(self._tail().mean())
         return found
