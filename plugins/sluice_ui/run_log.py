@@ -54,7 +54,9 @@ class RunLog:
             return cls(kind, artifact, tuple(artifact.files()), artifact)
         inside = len(address.path) + 1
         # Without the record, only the log files of milestones are listed: they are small and written once.
-        names = [path[inside:] for part in ("steps", "skipped", "layers") for path in store.list(f"{address.path}/{part}")]
+        names = [
+            path[inside:] for part in ("steps", "skipped", "layers") for path in store.list(f"{address.path}/{part}")
+        ]
         folder = ArtifactFolder(store, address, address.path)
         return cls(kind, folder, tuple(names), None) if names else None
 

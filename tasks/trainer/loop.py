@@ -1,8 +1,9 @@
 """The training loop of one rank.
 
 Reads the shards and the plan that the spec names; writes `checkpoints/`, and on rank 0 the logs (`logs`) and the
-profiles of some steps (`monitoring.profiling`), in the spec's `out` folder. A restart resumes from the newest checkpoint that verifies. On a CPU, with
-data parallelism only, the result is bit-identical to that of an uninterrupted run.
+profiles of some steps (`monitoring.profiling`), in the spec's `out` folder. A restart resumes from the newest
+checkpoint that verifies. On a CPU, with data parallelism only, the result is bit-identical to that of an uninterrupted
+run.
 """
 
 import contextlib

@@ -135,7 +135,7 @@ class Watch(Config):
     """How closely the steps of a run are looked at. The weights are the same either way."""
 
     profile_every: int = Field(default=500, ge=0)
-    """Steps between two that are profiled on rank 0, the first after half of them; such a step takes longer. 0: none."""
+    """Steps between two that are profiled on rank 0, the first after half of them. 0: none."""
     profiles_kept: int = Field(default=3, ge=1)
     """Newest traces that are kept in the run's folder, and sent to the tracker at the end."""
     exposed_communication: float = Field(default=0.1, gt=0, le=1)

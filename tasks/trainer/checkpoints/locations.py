@@ -103,8 +103,8 @@ def publish_milestone(output: Output, run: Path, first: int, step: int, folder: 
     """Commits a milestone.
 
     A milestone is one part: the checkpoint `checkpoints/step-<n>/`, always whole, and the log lines since the previous
-    milestone, `steps/step-<n>.jsonl`, `skipped/step-<n>.jsonl` and, if there are any, `layers/step-<n>.jsonl`, without fields that
-    depend on the clock.
+    milestone, `steps/step-<n>.jsonl`, `skipped/step-<n>.jsonl` and, if there are any, `layers/step-<n>.jsonl`, without
+    fields that depend on the clock.
 
     Args:
         output: the artifact.

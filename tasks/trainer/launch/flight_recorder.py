@@ -1,7 +1,7 @@
-"""Which ranks missed which collective, from the records that torch's flight recorder writes when a collective times out.
+"""Which ranks missed which collective, from what torch's flight recorder writes when a collective times out.
 
-Every rank keeps its last 2,000 collectives in memory (`FlightRecorder` of torch 2.13). If one times out, NCCL's watchdog
-writes those of all ranks; with gloo, a rank writes its own when it ends with an error. The files are
+Every rank keeps its last 2,000 collectives in memory (`FlightRecorder` of torch 2.13). If one times out, NCCL's
+watchdog writes those of all ranks; with gloo, a rank writes its own when it ends with an error. The files are
 `flight/<start>-rank-<n>` in the run's folder. They are pickles of plain values, and are read as nothing else.
 """
 

@@ -66,15 +66,17 @@ def _map(columns: Sequence[Mapping[str, Any]], figure: str, title: str) -> Marku
         for shade, parts in sorted(paths.items())
     ]
     every = max(1, len(names) // 16)
-    labels = [_text(_LEFT - 5, _TOP + row * _CELL + 10, name, "end") for row, name in enumerate(names) if row % every == 0]
+    labels = [
+        _text(_LEFT - 5, _TOP + row * _CELL + 10, name, "end") for row, name in enumerate(names) if row % every == 0
+    ]
     ends = [
         _text(_LEFT, height - 4, f"{columns[0]['step']:,}", "start"),
         _text(_WIDTH, height - 4, f"{columns[-1]['step']:,}", "end"),
     ]
     label = f"{title}, by layer over steps, from {low:.3g} (pale) to {high:.3g} (full)"
     return Markup(
-        '<figure class="heatmap"><figcaption>{}</figcaption><svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>'
-        "</figure>"
+        '<figure class="heatmap"><figcaption>{}</figcaption>'
+        '<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg></figure>'
     ).format(label, _WIDTH, height, label, Markup("").join([*map(Markup, shades), *labels, *ends]))
 
 

@@ -1,11 +1,11 @@
 """Monitors a running training or fine-tuning: alerts, percentiles of the step time, and the report page of the run.
 
-Reads the step log, `starts.jsonl`, `skipped.jsonl`, `layers.jsonl`, `faults.jsonl` and the traces of profiled steps in the
-run's folder. Figures of layers and of profiled steps are sent to the tracker as they come, the traces at the end. Each alert is logged as a
-warning, sent to the tracker as the metric `alert/<kind>` (1 from its step on, 0 after its end), and written to
-`.alerts/<step>-<kind>.json` ({kind, step, what, do, at, fingerprint}) in the artifact's folder, where it can be read
-during the run; the commit of the artifact removes it. Sends `report.html` to the tracker at the end of the run, also
-after a failure.
+Reads the step log, `starts.jsonl`, `skipped.jsonl`, `layers.jsonl`, `faults.jsonl` and the traces of profiled steps in
+the run's folder. Figures of layers and of profiled steps are sent to the tracker as they come, the traces at the end.
+Each alert is logged as a warning, sent to the tracker as the metric `alert/<kind>` (1 from its step on, 0 after its
+end), and written to `.alerts/<step>-<kind>.json` ({kind, step, what, do, at, fingerprint}) in the artifact's folder,
+where it can be read during the run; the commit of the artifact removes it. Sends `report.html` to the tracker at the
+end of the run, also after a failure.
 
 Alerts are derived from the values of the steps and the clock (`AlertDetector`):
 

@@ -2,8 +2,8 @@
 
 A healthy loss falls as a power law of the sum of the learning rates so far, tau (Tissue et al. 2024, arXiv 2408.11029,
 without their term for the decay, which only adds to the fall). Over the logarithm of tau it is convex, and its slope
-shrinks at most in proportion to 1 / tau. So the slope of the past bounds that of the present from below: the loss is flat
-if its recent slope is significantly less than `FLAT` of that bound.
+shrinks at most in proportion to 1 / tau. So the slope of the past tells how much the present one must be at least: the
+loss is flat if its recent slope is significantly less than `FLAT` of that.
 
 Both slopes are medians of pairwise slopes (Theil and Sen) over means of blocks, so that outliers do not matter. Their
 errors are those of the slopes of parts of the past, so noise that lasts for a while counts, too. Where noise hides the
@@ -12,7 +12,7 @@ falls fast, and for as many steps as there were before it if the fall is hardly 
 
 - in the first `LEAST` steps after the warm-up or after a planned change of the data;
 - where the learning rate is below `LOW_RATE` of its peak, as at the end of a schedule, where a healthy loss flattens;
-- in the decay of `wsd`, if nothing of the same data was trained before it: the fall of a decay is no measure for its end.
+- in the decay of `wsd`, if nothing of the same data was trained before it: its own fall is no measure for its end.
 """
 
 import math

@@ -1,8 +1,8 @@
 """Profiles every so-and-so-many steps of a run on rank 0, with torch.profiler.
 
 Writes `profiles/step-<n>.json.gz` into the run's folder, a trace that Perfetto and chrome://tracing open, and keeps the
-newest ones. The stage reads them (`monitor`), so that the ranks do not wait for the arithmetic. Nothing that is computed
-changes; a profiled step takes longer.
+newest ones. The stage reads them (`monitor`), so that the ranks do not wait for the arithmetic. Nothing that is
+computed changes; a profiled step takes longer.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Figures of layers and profiles of a run: the training is the same with and without, and so are the figures of layouts."""
+"""Figures of layers and profiles: a training is the same with and without, and the figures are those of any layout."""
 
 import math
 import os
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tasks.trainer.loop import Trainer
 from tasks.trainer.logs import LAYERS, METRICS, read_metrics
+from tasks.trainer.loop import Trainer
 from tasks.trainer.monitoring.step_trace import figures_of, read_trace, traces
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.place import Layout, TrainPlace, Watch

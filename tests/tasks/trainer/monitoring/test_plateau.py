@@ -19,7 +19,9 @@ class Simulated:
         fall = np.maximum(0.0, -np.diff(self.rates, prepend=self.rates[0]))
         annealed = np.cumsum(np.convolve(fall, 0.999 ** np.arange(steps))[:steps])
         self.clean = 2.0 + draw.uniform(3, 20) * tau ** -draw.uniform(0.25, 0.8)
-        self.clean += 6 * np.exp(-tau / draw.uniform(20, 100)) - draw.uniform(0, 0.3) * annealed / max(annealed[-1], 1e-9)
+        self.clean += 6 * np.exp(-tau / draw.uniform(20, 100)) - draw.uniform(0, 0.3) * annealed / max(
+            annealed[-1], 1e-9
+        )
         lasting = np.convolve(draw.standard_normal(steps), 0.9 ** np.arange(100))[:steps] * 0.44
         self.noise = draw.choice([0.01, 0.03, 0.1]) * (0.9 * draw.standard_t(4, steps) + 0.4 * lasting)
         self.decay_from = self.optim.decay_from(steps) if schedule == "wsd" else None
@@ -65,7 +67,7 @@ def test_the_watch_sees_that_the_loss_falls_again() -> None:
     run = Simulated(1, "wsd", 9000)
     clean = 2.0 + 9.0 * (np.cumsum(run.rates) / 1e-3) ** -0.4
     clean[2500:] = clean[2500]
-    clean[6000:] -= 0.2
+    clean[6000:] -= 0.0004 * np.arange(3000)
     watch, seen = PlateauWatch(run.optim.warmup_steps, run.decay_from), []
     for step in range(6600):
         found = watch.step(step, float(clean[step] + run.noise[step] / 5), float(run.rates[step]))
