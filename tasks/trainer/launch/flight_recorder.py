@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 FOLDER = "flight"
 MOST_BYTES = 256 * 2**20
 """Size of a record above which it is not read."""
+MOST_BYTES_SENT = 8 * 2**20
+"""Size of a record above which it is not sent to the tracker."""
 _NAME = re.compile(r"(.*)-rank-(\d+)")
 _FILE = "TORCH_FR_DUMP_TEMP_FILE"
 _SENTENCES = 3
@@ -61,6 +63,12 @@ def records(run: Path) -> dict[int, Path]:
         if match := _NAME.fullmatch(path.name):
             found.setdefault(match[1], {})[int(match[2])] = path
     return dict(sorted(found[max(found)].items())) if found else {}
+
+
+def contents(run: Path) -> dict[str, bytes]:
+    """Returns the records of the last start by their path in a run's folder, without large ones."""
+    paths = [path for path in records(run).values() if path.stat().st_size <= MOST_BYTES_SENT]
+    return {f"{FOLDER}/{path.name}": path.read_bytes() for path in paths}
 
 
 def clear(run: Path) -> None:

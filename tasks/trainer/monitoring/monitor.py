@@ -326,7 +326,7 @@ class Monitor:
         changes = {*self.spec.data_changes, self.spec.run.first_step}  # the first step of a fork
         losses = PlateauWatch(optim.warmup_steps, decay_from, changes)
         for line in read_metrics(self.run / METRICS)[:first_step]:
-            losses.step(line["step"], line["loss"], line["lr"])
+            losses.add(line["step"], line["loss"], line["lr"])
         return losses
 
     def step(self, step: int, values: Mapping[str, float]) -> None:

@@ -145,16 +145,20 @@ class PlateauWatch:
         tail = np.array(self._losses[-LEAST // 4 :])
         return tail[~np.isnan(tail)]
 
-    def step(self, step: int, loss: float | None, rate: float) -> Flat | None:
-        """Adds a step (0-based, ascending); returns the plateau if it is examined after it and there is one."""
+    def add(self, step: int, loss: float | None, rate: float) -> None:
+        """Adds a step without an examination."""
         self._total += rate
         self._peak = max(self._peak, rate)
         if step < self.warmup:
-            return None
+            return
         if step in self.changes or not self._losses:
             self._losses, self._tau, self._first = [], [], step
         self._losses.append(math.nan if loss is None else loss)
         self._tau.append(self._total)
+
+    def step(self, step: int, loss: float | None, rate: float) -> Flat | None:
+        """Adds a step (0-based, ascending); returns the plateau if it is examined after it and there is one."""
+        self.add(step, loss, rate)
         if (step + 1) % EVERY or rate < LOW_RATE * self._peak:
             return None
         until = None
