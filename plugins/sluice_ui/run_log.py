@@ -1,6 +1,6 @@
 """The step log of a training or a fine-tuning in its artifact, as arrays; of one that is not complete, its milestones.
 
-Reads `loss.parquet`, `steps/` and `skipped/`. Fields that depend on the clock are not in the artifact.
+Reads `loss.parquet`, `steps/`, `skipped/` and `layers/`. Fields that depend on the clock are not in the artifact.
 """
 
 import json
@@ -54,7 +54,9 @@ class RunLog:
             return cls(kind, artifact, tuple(artifact.files()), artifact)
         inside = len(address.path) + 1
         # Without the record, only the log files of milestones are listed: they are small and written once.
-        names = [path[inside:] for part in ("steps", "skipped") for path in store.list(f"{address.path}/{part}")]
+        names = [
+            path[inside:] for part in ("steps", "skipped", "layers") for path in store.list(f"{address.path}/{part}")
+        ]
         folder = ArtifactFolder(store, address, address.path)
         return cls(kind, folder, tuple(names), None) if names else None
 
@@ -96,6 +98,11 @@ class RunLog:
         """The skipped steps: {step, reason, loss, grad_norm, documents: their number}."""
         lines = [json.loads(line) for name in self._below("skipped/") for line in self.folder.read(name).splitlines()]
         return [{**line, "documents": len(line.get("slices", ()))} for line in lines]
+
+    @cached_property
+    def layers(self) -> list[dict[str, Any]]:
+        """Figures of the layers, {step, layers}, by step."""
+        return [json.loads(line) for name in self._below("layers/") for line in self.folder.read(name).splitlines()]
 
     @cached_property
     def marks(self) -> tuple[Mark, ...]:

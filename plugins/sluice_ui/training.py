@@ -27,6 +27,8 @@ from tasks.run.trace.answer import StepTrace, TunedStepTrace
 from tasks.run.trace.graph import LineageReader
 from tasks.run.trace.trace import MOST_SEQUENCES, trace_step, trace_tuned
 from tasks.trainer import answering
+from tasks.trainer.monitoring.layer_map import maps
+from tasks.trainer.monitoring.profiled_steps import FAMILY, OPERATION
 from tasks.trainer.planning.estimate import RunPerformance
 
 RISES = 10
@@ -34,6 +36,16 @@ RISES = 10
 
 SKIPPED = 500
 """Skipped steps that are listed."""
+
+PROFILE = {
+    "computing": ("Computing", "of a profiled step, rank 0"),
+    "exposed": ("Exposed communication", "while nothing computes"),
+    "hidden": ("Hidden communication", "beside computation"),
+    "data_wait": ("Waiting for data", "the step's own batch"),
+    "idle": ("Idle", "neither of these on the device"),
+    "host_gap": ("Host gaps", "idle, and nothing is queued"),
+}
+"""Figure of profiled steps -> title and note of its card."""
 
 Losses = list[list[dict[str, Any]]]
 
@@ -68,6 +80,9 @@ def training(recipe: Recipe, version: str, at: Address) -> str:
         step=_step(store, recipe, version, log, at, of),
         query={**of.query, "run": log.kind},
         charts=_charts(log),
+        profile=_profile(log),
+        operations=_operations(log),
+        layers=maps(log.layers),
         rises=_rises(log, at),
         skipped=_skipped(log, at),
         alerts=[[alert["kind"], _step_link(at, alert["step"]), alert["what"], alert["do"]] for alert in log.alerts],
@@ -137,6 +152,23 @@ def _charts(log: RunLog) -> list[tuple[str, str]]:
     shown.append(("Gradient norm before clipping", norm))
     shown.append(("Learning rate", charts.lines([("rate", steps, columns["lr"])], "step", "learning rate")))
     return shown
+
+
+def _profile(log: RunLog) -> list[tuple[str, str, str]]:
+    """Returns the figures of the profiled steps as cards; [] if none was profiled."""
+    metrics = log.artifact.record.metrics if log.artifact else {}
+    return [
+        (title, f"{metrics[name]:.1%}", note)
+        for figure, (title, note) in PROFILE.items()
+        if (name := f"{FAMILY}{figure}") in metrics
+    ]
+
+
+def _operations(log: RunLog) -> list[list[object]]:
+    """Returns a row per operation of the newest profiled step, the longest first."""
+    metrics = log.artifact.record.metrics if log.artifact else {}
+    shares = {name.removeprefix(OPERATION): value for name, value in metrics.items() if name.startswith(OPERATION)}
+    return [[name, round(100 * share, 1)] for name, share in sorted(shares.items(), key=lambda one: -one[1])]
 
 
 def _rises(log: RunLog, at: Address) -> list[list[object]]:

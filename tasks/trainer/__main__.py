@@ -15,7 +15,7 @@ from pathlib import Path
 from tasks.core.errors import InputError, SluiceError
 from tasks.core.open_files import raise_limit
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.launch import failure
+from tasks.trainer.launch import failure, flight_recorder
 from tasks.trainer.launch.launcher import end_with_parent
 from tasks.trainer.process import configure_torch, set_allocator
 
@@ -44,6 +44,7 @@ def main() -> int:
 
 def _train(spec: TrainSpec, out: Path, rank: int) -> int:
     set_allocator()
+    flight_recorder.enable(out)
     # Importing torch takes more than a second; a rank with an invalid configuration exits without it.
     from tasks.trainer.loop import Trainer, TrainingStopped
     from tasks.trainer.parallel.ranks import Ranks
@@ -59,6 +60,7 @@ def _train(spec: TrainSpec, out: Path, rank: int) -> int:
     except Exception as error:
         if not isinstance(error, SluiceError):
             traceback.print_exc()
+        flight_recorder.write_own(rank)
         recorded = failure.record(out, rank, error)
         logging.error("%s", recorded.cause)
         return CONFIGURATION_ERROR if recorded.permanent else 1

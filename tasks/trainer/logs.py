@@ -9,6 +9,7 @@ bpb/<task>/<metric> of the tasks that it scores.
 `skipped.jsonl` has one line per skipped step: reason, loss, gradient norm and the document slices of its batch; if the
 loss was refused, also the cause as far as it was found, and suspected, the rows of documents by shard that were
 suspected and are not withheld.
+`layers.jsonl` has a line per step after which figures of the layers were taken: step and `layers`, see `layer_figures`.
 `starts.jsonl` has one line per start of the ranks, including restarts after a crash. Rank 0 writes these files; rank 0,
 the agent and the stage append to `faults.jsonl`.
 """
@@ -23,6 +24,7 @@ from typing import Any
 
 METRICS = "metrics.jsonl"
 SKIPPED = "skipped.jsonl"
+LAYERS = "layers.jsonl"
 DETERMINISTIC = ("step", "loss", "lr", "grad_norm", "tokens")
 """Fields that are equal when a run is repeated; other fields depend on the clock or the machine, and may be missing."""
 BPB = "bpb"
@@ -59,21 +61,22 @@ class StepLog:
 
 @dataclass(frozen=True)
 class Logs:
-    """The two step logs that rank 0 writes."""
+    """The step logs that rank 0 writes."""
 
     metrics: StepLog
     skipped: StepLog
+    layers: StepLog
 
     @classmethod
     def at(cls, folder: Path, first_step: int) -> "Logs":
-        """Opens both files in `folder`, which is created if needed, to continue with `first_step`."""
+        """Opens the files in `folder`, which is created if needed, to continue with `first_step`."""
         folder.mkdir(parents=True, exist_ok=True)
-        return cls(StepLog(folder / METRICS, first_step), StepLog(folder / SKIPPED, first_step))
+        return cls(*(StepLog(folder / name, first_step) for name in (METRICS, SKIPPED, LAYERS)))
 
     def sync(self) -> None:
-        """Syncs both files: a checkpoint must not be newer than the metrics of its steps."""
-        self.metrics.sync()
-        self.skipped.sync()
+        """Syncs the files: a checkpoint must not be newer than the lines of its steps."""
+        for log_file in (self.metrics, self.skipped, self.layers):
+            log_file.sync()
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

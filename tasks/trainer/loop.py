@@ -1,8 +1,9 @@
 """The training loop of one rank.
 
-Reads the shards and the plan that the spec names; writes `checkpoints/`, and on rank 0 `metrics.jsonl` and
-`skipped.jsonl`, in the spec's `out` folder. A restart resumes from the newest checkpoint that verifies. On a CPU, with
-data parallelism only, the result is bit-identical to that of an uninterrupted run.
+Reads the shards and the plan that the spec names; writes `checkpoints/`, and on rank 0 the logs (`logs`) and the
+profiles of some steps (`monitoring.profiling`), in the spec's `out` folder. A restart resumes from the newest
+checkpoint that verifies. On a CPU, with data parallelism only, the result is bit-identical to that of an uninterrupted
+run.
 """
 
 import contextlib
@@ -38,6 +39,8 @@ from tasks.trainer.integrity.pace import SlowRanks
 from tasks.trainer.integrity.poison import PoisonSearch
 from tasks.trainer.logs import BPB, ROLLBACK, Faults, Logs
 from tasks.trainer.model.model_file import load_initial
+from tasks.trainer.monitoring.layer_figures import LayerFigures
+from tasks.trainer.monitoring.profiling import StepProfile
 from tasks.trainer.optim import learning_rate
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.replica import Replica
@@ -95,6 +98,9 @@ class Trainer:
         device = f"{self.telemetry.device} {processor()}"
         self.integrity = Integrity(self.out, self.computer, self.guard, self.faults, device, spec.place.check_every)
         self.search = PoisonSearch(self.integrity, self.guard, self.computer, self.run.steps, self.faults)
+        watch = spec.place.watch
+        self.profile = StepProfile(self.out, watch, ranks.device, ranks.rank == 0)
+        self.layers = LayerFigures(self.replica, self.run.model.layers, self.run.optim.clip, watch.layers_every)
         self.observers = self._observers()
         if self._is_spread and not any(copy.required for copy in spec.copies):
             log.warning("nodes share no location of checkpoints: if the disk of one is lost, so are the checkpoints")
@@ -136,7 +142,8 @@ class Trainer:
 
     def _observers(self) -> list[StepObserver]:
         """Returns the observers of a step in the order in which they are called."""
-        observers: list[StepObserver] = [SlowRanks(self.replica, self.integrity.names, self.faults), self.telemetry]
+        slow_ranks = SlowRanks(self.replica, self.integrity.names, self.faults)
+        observers: list[StepObserver] = [self.profile, slow_ranks, self.telemetry]
         if self.run.heldout is None or not self.spec.heldout:
             return observers
         from tasks.trainer.data.heldout import read
@@ -191,10 +198,12 @@ class Trainer:
 
     def _train_step(self, loader: Loader, saver: Saver) -> Gradient:
         """Trains on the batch of `self.step` and logs it; returns its gradient."""
+        self.profile.begin(self.step)
         step, started = self.step, time.perf_counter()
         if step in self.spec.data_changes:
             self.guard.restart()
-        parts = self.withheld.without(step, loader.microbatches(step))
+        with self.profile.waiting():
+            parts = self.withheld.without(step, loader.microbatches(step))
         waited = time.perf_counter() - started
         if in_ranges(self.passed, step):
             gradient = self.computer.empty()
@@ -207,7 +216,10 @@ class Trainer:
             self._skip(refused, gradient)
         else:
             saver.wait_for_copy()
-            self.replica.optimizer.step(lr)
+            with self.layers.around_update(step, gradient.norm, parts) as figures:
+                self.replica.optimizer.step(lr)
+            if self.logs and figures:
+                self.logs.layers.write({"step": step, "layers": figures})
             self.tokens += gradient.labels
         self.has_trained = not refused
         self.step += 1

@@ -131,6 +131,22 @@ class PreemptionNotice(Config):
     """Seconds between two requests."""
 
 
+class Watch(Config):
+    """How closely the steps of a run are looked at. The weights are the same either way."""
+
+    profile_every: int = Field(default=500, ge=0)
+    """Steps between two that are profiled on rank 0, the first after half of them. 0: none."""
+    profiles_kept: int = Field(default=3, ge=1)
+    """Newest traces that are kept in the run's folder, and sent to the tracker at the end."""
+    exposed_communication: float = Field(default=0.1, gt=0, le=1)
+    """Share of a profiled step that waits for communication alone, above which an alert is raised."""
+    layers_every: int = Field(default=100, ge=0)
+    """Steps between two after which norms and activations of each layer are logged, which takes the forward pass of one
+    microbatch more. 0: none."""
+    plateau: bool = True
+    """Whether an alert is raised when the loss no longer falls as its own history predicts."""
+
+
 class TrainPlace(Config):
     """Where and how training runs."""
 
@@ -154,6 +170,9 @@ class TrainPlace(Config):
     checkpoints: CheckpointLocations = CheckpointLocations()
     """Where checkpoints are kept. Checkpoints of canaries are always in scratch and in the store."""
 
+    watch: Watch = Watch()
+    """Profiled steps, figures of layers, and what raises alerts. Canaries have none of it."""
+
     preemption: PreemptionNotice | None = None
     """Source of notices that this machine will be preempted; None if SIGTERM is the notice, as in pods."""
 
@@ -164,4 +183,5 @@ class TrainPlace(Config):
 
     def of_canary(self) -> "TrainPlace":
         """Returns the place of a canary: without a layout, and with the default checks and locations of checkpoints."""
-        return TrainPlace(nproc=self.nproc, timeouts=self.timeouts, preemption=self.preemption)
+        watch = Watch(profile_every=0, layers_every=0, plateau=False)
+        return TrainPlace(nproc=self.nproc, timeouts=self.timeouts, preemption=self.preemption, watch=watch)

@@ -18,6 +18,7 @@ from tasks.core.store import Store
 from tasks.run.recipe import Recipe
 from tasks.run.trace.trace import trace_step
 from tasks.trainer import answering
+from tasks.trainer.place import TrainPlace, Watch
 from tests.conftest import run_stage_in
 from tests.corpora import Made, corpus, kept_document, tokens_in
 from tests.plugins.conftest import HOSTILE
@@ -37,9 +38,10 @@ class Run:
         self.made: Made = tokens_in(folder, rows)
         inputs = {"shards": self.made.shards, "plan": self.made.plan}
         config = small_config(steps=STEPS, heldout={"every": 4, "max_tokens": 200})
+        place = TrainPlace(watch=Watch(profile_every=8, layers_every=4))
         with training_in_process():
             self.checkpoint: Artifact = run_stage_in(
-                folder, "tasks.stages.train.stage", config, inputs, kind="checkpoint"
+                folder, "tasks.stages.train.stage", config, inputs, kind="checkpoint", place=place
             )
         self.recipe: Recipe = recipe_in(folder)
 
@@ -66,6 +68,18 @@ def test_the_curves_are_those_of_the_run(run: Run) -> None:
     by_name = {line["name"]: line for line in heldout["data"]}
     assert by_name.keys() == {"mean", "web", "code", "my-books"}
     assert by_name["mean"]["x"] == [3, 7, 11]
+
+
+def test_the_layers_are_maps_and_the_profiled_step_has_its_shares(run: Run) -> None:
+    text = run.page()
+    assert text.count('<svg viewBox="0 0 640 ') == 6
+    labels = re.findall(r"<figcaption>(.*?)</figcaption>", text)
+    assert [label.partition(",")[0] for label in labels[:2]] == ["Update / weight", "Gradient norm before clipping"]
+    cells = [path.count("M") for path in re.findall(r'class="heat"[^>]* d="([^"]*)"', text.partition("</figure>")[0])]
+    assert sum(cells) == 3 * 4, "three measured steps of embedding, two layers and norm"
+    shares = run.checkpoint.record.metrics
+    assert f"{shares['profile/computing']:.1%}" in text
+    assert "aten::mm" in text
 
 
 def test_the_result_is_in_a_sentence_with_what_needs_attention(run: Run) -> None:

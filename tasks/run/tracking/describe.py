@@ -71,6 +71,8 @@ _FAMILIES: Mapping[str, str] = {
     "step_s": "speed/step_s.",
     "gpu": f"{SYSTEM}/gpu.",
     "alert": f"{SYSTEM}/alert.",
+    "profile": "speed/profiled.",
+    "layer": "layers/",
 }
 """The same for names with a "/", by what precedes it."""
 

@@ -17,9 +17,9 @@ from tasks.core.part import PARTS
 from tasks.core.stage import Output, Part
 from tasks.core.store import Store
 from tasks.trainer.checkpoints import checkpoint
-from tasks.trainer.logs import METRICS, SKIPPED, repeated
+from tasks.trainer.logs import LAYERS, METRICS, SKIPPED, repeated
 
-FOLDERS = {METRICS: "steps", SKIPPED: "skipped"}
+FOLDERS = {METRICS: "steps", SKIPPED: "skipped", LAYERS: "layers"}
 """Folder in the artifact for each log file of the run."""
 MERGED = "merged"
 """Folder in the run's folder of a whole checkpoint that is made from shards."""
@@ -114,7 +114,8 @@ def publish_milestone(output: Output, run: Path, first: int, step: int, folder: 
     """Commits a milestone.
 
     A milestone is one part: the checkpoint `checkpoints/step-<n>/`, always whole, and the log lines since the previous
-    milestone, `steps/step-<n>.jsonl` and `skipped/step-<n>.jsonl`, without fields that depend on the clock.
+    milestone, `steps/step-<n>.jsonl`, `skipped/step-<n>.jsonl` and, if there are any, `layers/step-<n>.jsonl`, without
+    fields that depend on the clock.
 
     Args:
         output: the artifact.
@@ -132,7 +133,8 @@ def publish_milestone(output: Output, run: Path, first: int, step: int, folder: 
         _write_files(part, run, name, folder)
         for source_name, target in FOLDERS.items():
             lines = read.between(source_name, first, step)
-            part.write(f"{target}/{name}.jsonl", lines, rows=lines.count(b"\n"))
+            if lines or source_name != LAYERS:
+                part.write(f"{target}/{name}.jsonl", lines, rows=lines.count(b"\n"))
     shutil.rmtree(run / MERGED, ignore_errors=True)
 
 
@@ -201,6 +203,8 @@ def lines_until(store: Store, artifact: str, records: Mapping[str, PartRecord], 
         sums = {entry.path: entry.sha256 for entry in records[name].files}
         for file, folder in FOLDERS.items():
             path = f"{folder}/{name}.jsonl"
+            if path not in sums:
+                continue  # no figures of layers
             content = store.read(f"{artifact}/{path}")
             if sha256_of(content) != sums[path]:
                 raise InputError(f"{store.url(artifact)}/{path} does not have the sha256 of its record", "train again")

@@ -31,7 +31,7 @@ from tasks.core.errors import (
     TransientError,
 )
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.launch import failure
+from tasks.trainer.launch import failure, flight_recorder
 from tasks.trainer.launch.gang import Gang
 from tasks.trainer.logs import METRICS, MetricsTail
 from tasks.trainer.parallel.fit import check_fit, layout_warnings
@@ -82,6 +82,7 @@ def train_local(
     try:
         out.mkdir(parents=True, exist_ok=True)
         failure.clear(out)
+        flight_recorder.clear(out)
         path.write_text(canonical_json(spec) + "\n")
     except OSError as error:
         raise failure.as_sluice_error(error, out) from error
@@ -194,6 +195,8 @@ def explain(code: int, out: Path) -> SluiceError:
             "run it again to resume; if it recurs give it more memory or lower train.microbatch",
         )
     cause = failures[0].cause if failures else f"exit code {code}: {last_lines(out / LOG)}"
+    if missed := flight_recorder.explained(out):
+        cause = f"{cause.rstrip('.')}. {missed[0].upper()}{missed[1:]}"
     return TransientError(f"training crashed: {cause}", f"the log is {out / LOG}; run it again to resume")
 
 

@@ -23,6 +23,7 @@ from tasks.trainer.checkpoints.node_copies import NodeCopies, take_folder
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.data.notice import RowLookup, TakedownNotice
+from tasks.trainer.launch import flight_recorder
 from tasks.trainer.launch.gang import Gang
 from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.logs import FAULTS, METRICS, read_metrics, read_starts
@@ -102,6 +103,8 @@ class SupervisedRun:
         except BaseException as error:
             if self._monitor:
                 self._monitor.send_page(error)
+            for name, record in flight_recorder.contents(self.folder).items():
+                self.output.log_file(name, record)
             raise
         run, log = self.spec.run, self.folder / METRICS
         self.end = End.of(self.folder / "checkpoints", run.best, run.steps)

@@ -1,10 +1,11 @@
 """Monitors a running training or fine-tuning: alerts, percentiles of the step time, and the report page of the run.
 
-Reads the step log, `starts.jsonl`, `skipped.jsonl` and `faults.jsonl` in the run's folder. Each alert is logged as a
-warning, sent to the tracker as the metric `alert/<kind>` (1 from its step on, 0 after its end), and written to
-`.alerts/<step>-<kind>.json` ({kind, step, what, do, at, fingerprint}) in the artifact's folder, where it can be read
-during the run; the commit of the artifact removes it. Sends `report.html` to the tracker at the end of the run, also
-after a failure.
+Reads the step log, `starts.jsonl`, `skipped.jsonl`, `layers.jsonl`, `faults.jsonl` and the traces of profiled steps in
+the run's folder. Figures of layers and of profiled steps are sent to the tracker as they come, the traces at the end.
+Each alert is logged as a warning, sent to the tracker as the metric `alert/<kind>` (1 from its step on, 0 after its
+end), and written to `.alerts/<step>-<kind>.json` ({kind, step, what, do, at, fingerprint}) in the artifact's folder,
+where it can be read during the run; the commit of the artifact removes it. Sends `report.html` to the tracker at the
+end of the run, also after a failure.
 
 Alerts are derived from the values of the steps and the clock (`AlertDetector`):
 
@@ -14,6 +15,8 @@ Alerts are derived from the values of the steps and the clock (`AlertDetector`):
     data_wait  steps wait for data a tenth of the time
     slow       MFU (or tokens per second, if MFU is unknown) has dropped by a fifth compared with earlier steps of the
                same data (`TrainSpec.data_changes`)
+    plateau    the loss no longer falls as its history predicts (`plateau`)
+    communication   a profiled step waits for communication alone for too long (`profiled_steps`)
 
 and from the faults that the processes of the run report (`tasks.trainer.logs`):
 
@@ -43,8 +46,20 @@ from tasks.core.errors import SluiceError
 from tasks.core.stage import Output
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.logs import FAULT_KINDS, FAULTS, METRICS, SKIPPED, proven_steps, read_metrics, read_starts
+from tasks.trainer.logs import (
+    FAULT_KINDS,
+    FAULTS,
+    LAYERS,
+    METRICS,
+    SKIPPED,
+    MetricsTail,
+    proven_steps,
+    read_metrics,
+    read_starts,
+)
 from tasks.trainer.monitoring import report
+from tasks.trainer.monitoring.plateau import PlateauWatch
+from tasks.trainer.monitoring.profiled_steps import FAMILY, ProfiledSteps
 
 log = logging.getLogger("sluice.train")
 
@@ -73,7 +88,7 @@ SLOWED, RECOVERED = 0.8, 0.9
 CALM = 50
 """Steps without another spike or fault of its kind after which its alert ends."""
 
-KINDS = ("stall", "spike", "data_wait", "slow", *FAULT_KINDS)
+KINDS = ("stall", "spike", "data_wait", "slow", "plateau", "communication", *FAULT_KINDS)
 
 
 @dataclass(frozen=True)
@@ -98,11 +113,21 @@ class AlertDetector:
         now: seconds of a monotonic clock.
         step_prefix: with which `trace` finds a step of the run.
         data_changes: steps from which the speed does not compare with that of earlier steps.
+        losses: the losses so far, to look for a plateau; None: it is not looked for.
+        exposed: share of a profiled step for which it may wait for communication alone.
     """
 
     def __init__(
-        self, first_step: int, steps: int, now: float, step_prefix: str = "step", data_changes: Collection[int] = ()
+        self,
+        first_step: int,
+        steps: int,
+        now: float,
+        step_prefix: str = "step",
+        data_changes: Collection[int] = (),
+        losses: PlateauWatch | None = None,
+        exposed: float = 0.1,
     ) -> None:
+        self._losses, self._exposed = losses, exposed
         self.first_step, self.steps, self._step_prefix = first_step, steps, step_prefix
         self._data_changes = data_changes
         self.open: dict[str, Alert] = {}
@@ -119,8 +144,8 @@ class AlertDetector:
 
         Args:
             step: 0-based; ascending.
-            values: step_s, data_wait, tokens_per_s, and loss and mfu if they are known; without "loss", the step was
-                skipped.
+            values: step_s, data_wait, tokens_per_s, lr, and loss and mfu if they are known; without "loss", the step
+                was skipped.
             now: as in the constructor.
             reason: why the step was skipped.
         """
@@ -133,6 +158,7 @@ class AlertDetector:
             self.open.pop("slow", None)
         self.open.pop("stall", None)
         yield from self._spike(step, "loss" not in values, reason)
+        yield from self._plateau(step, values)
         for kind in [kind for kind, last in self._last_fault.items() if step - last > CALM]:
             self.open.pop(kind, None)
         if "step_s" in values:
@@ -145,6 +171,21 @@ class AlertDetector:
         """Processes a reported fault (`tasks.trainer.logs`); yields an alert, once per episode of a kind."""
         self._last_fault[kind] = step
         yield from self._raise_alert(kind, step, what, do)
+
+    def profiled(self, step: int, exposed: float) -> Iterator[Alert]:
+        """Processes the share of a profiled step that waited for communication alone; yields the alert it raises."""
+        if exposed <= self._exposed:
+            self.open.pop("communication", None)
+            return
+        yield from self._raise_alert(
+            "communication",
+            step,
+            f"{exposed:.0%} of the profiled step waits for communication that nothing hides, where {self._exposed:.0%} "
+            "are the most",
+            "open its trace (profiles/ of the run) in Perfetto: which collective is not beside computation, and do "
+            "ranks begin it together? Fewer ranks per matrix (tensor), more tokens per rank and step, or more "
+            "replicas instead of shards lower the share",
+        )
 
     def tick(self, now: float) -> Iterator[Alert]:
         """Yields an alert if the run makes no more steps, or does not end after its last step."""
@@ -203,6 +244,23 @@ class AlertDetector:
         elif step - self._last_skip > CALM:
             self.open.pop("spike", None)
 
+    def _plateau(self, step: int, values: Mapping[str, float]) -> Iterator[Alert]:
+        if self._losses is None or "lr" not in values:
+            return
+        found = self._losses.step(step, values.get("loss"), values["lr"])
+        if found:
+            yield from self._raise_alert(
+                "plateau",
+                step,
+                str(found),
+                "look at update / weight and the activations of the layers (a part that stands still or saturates), at "
+                "the gradient norm (mostly clipped?), at how often each source was read, and at the held-out text of "
+                "each source. If all is well, the peak learning rate is too high for this phase or the data is "
+                "learned: a fork that decays from here shows how much is left",
+            )
+        elif "plateau" in self.open and self._losses.falls:
+            self.open.pop("plateau", None)
+
     def _data_wait(self, step: int) -> Iterator[Alert]:
         share = median(waited for _, waited, _ in self._recent)
         if share > WAITING and self._full:
@@ -248,9 +306,28 @@ class Monitor:
     def __init__(self, output: Output, spec: TrainSpec, known_faults: int | None = None) -> None:
         self.output, self.spec, self.run = output, spec, Path(spec.out)
         first_step, prefix = proven_steps(self.run / METRICS), report.step_prefix(spec)
-        self.detector = AlertDetector(first_step, spec.run.steps, time.monotonic(), prefix, spec.data_changes)
+        self.detector = AlertDetector(
+            first_step,
+            spec.run.steps,
+            time.monotonic(),
+            prefix,
+            spec.data_changes,
+            self._losses_before(first_step) if spec.place.watch.plateau and not spec.tuning else None,
+            spec.place.watch.exposed_communication,
+        )
+        self._layers, self._profiled = MetricsTail(self.run / LAYERS), ProfiledSteps(self.run)
         self._open_kinds: set[str] = set()
         self._faults = len(self._reported()) if known_faults is None else known_faults
+
+    def _losses_before(self, first_step: int) -> PlateauWatch:
+        """Returns the losses of the steps that the log has already."""
+        optim = self.spec.run.optim
+        decay_from = self.spec.run.stable_step if optim.schedule == "wsd" else None
+        changes = {*self.spec.data_changes, self.spec.run.first_step}  # the first step of a fork
+        losses = PlateauWatch(optim.warmup_steps, decay_from, changes)
+        for line in read_metrics(self.run / METRICS)[:first_step]:
+            losses.add(line["step"], line["loss"], line["lr"])
+        return losses
 
     def step(self, step: int, values: Mapping[str, float]) -> None:
         """Processes the values of a step (see `AlertDetector.step`)."""
@@ -266,6 +343,11 @@ class Monitor:
         for line in reported[self._faults :]:
             self._report(self.detector.fault(**line), line["step"])
         self._faults = len(reported)
+        for step, figures in self._profiled.new():
+            self.output.log_metrics(step, {f"{FAMILY}{name}": value for name, value in figures.shares().items()})
+            self._report(self.detector.profiled(step, figures.exposed), step)
+        for line in self._layers.new_lines():
+            self.output.log_metrics(line["step"], _layer_metrics(line["layers"]))
 
     def _reported(self) -> list[dict[str, Any]]:
         return read_metrics(self.run / FAULTS)
@@ -278,21 +360,24 @@ class Monitor:
         return sorted(of_run, key=lambda alert: (alert["step"], alert["kind"]))
 
     def send_page(self, failure: BaseException | None = None) -> None:
-        """Sends `report.html` to the tracker; logs errors instead of failing the run."""
+        """Sends `report.html` and the traces to the tracker; logs errors instead of failing the run."""
         try:
+            self.tick()
             self.output.log_file("report.html", lambda: report.page(self._content(failure)))
+            self._profiled.send(self.output)
         except Exception as error:  # the page must not fail the run
             log.warning("[%s] no report: %s: %s", self.output.address, type(error).__name__, error)
 
     def counts(self) -> dict[str, float]:
-        """Returns the numbers of alerts and faults by kind; without alerts if the store does not answer.
+        """Returns the numbers of alerts and faults by kind, and the figures of profiled steps.
 
         Returns:
-            "alerts/<kind>": alerts of all attempts at the artifact. "faults/<kind>": faults in the log of this machine.
+            "alerts/<kind>": alerts of all attempts at the artifact, without them if the store does not answer.
+            "faults/<kind>": faults in the log of this machine. "profile/…", "operation/…": see `ProfiledSteps`.
         """
         self.tick()
         faults = Counter(line["kind"] for line in self._reported())
-        counts = {f"faults/{kind}": float(count) for kind, count in sorted(faults.items())}
+        counts = {f"faults/{kind}": float(count) for kind, count in sorted(faults.items())} | self._profiled.metrics()
         try:
             kinds = Counter(alert["kind"] for alert in self.alerts())
         except SluiceError as error:
@@ -311,6 +396,8 @@ class Monitor:
             starts=read_starts(self.run),
             alerts=self.alerts(),
             faults=self._reported(),
+            layers=read_metrics(self.run / LAYERS),
+            profiles=self._profiled.figures,
             checkpoints=checkpoint.steps_at(root),
             failure=_error_text(failure) if failure else "",
         )
@@ -337,6 +424,20 @@ class Monitor:
                 file.write(json.dumps(line).encode())
         except SluiceError as error:  # the alert is in the log; the run goes on
             log.warning("[%s] the alert is not in the store: %s", self.output.address, error)
+
+
+def _layer_metrics(layers: Mapping[str, Mapping[str, float | None]]) -> dict[str, float]:
+    """Returns the figures of the layers as metrics.
+
+    >>> _layer_metrics({"0": {"grad": 0.5, "ratio": None}, "head": {"grad": 2.0}})
+    {'layer/grad.000': 0.5, 'layer/grad.head': 2.0}
+    """
+    return {
+        f"layer/{figure}.{layer.zfill(3) if layer.isdecimal() else layer}": value
+        for layer, figures in layers.items()
+        for figure, value in figures.items()
+        if value is not None
+    }
 
 
 def _error_text(failure: BaseException) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from html import escape
 from statistics import fmean, median
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
@@ -19,6 +20,8 @@ from tasks.core.terminal import duration
 from tasks.formats.documents.examples import SOURCE, Examples
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.model.shape import ModelShape, attended_length, flops_per_token
+from tasks.trainer.monitoring.layer_map import maps
+from tasks.trainer.monitoring.step_trace import StepFigures
 from tasks.trainer.spec import epochs, open_artifact, open_plan
 from tasks.trainer.tuning.memory import tuning_flops_per_token
 
@@ -111,6 +114,8 @@ def content(
     alerts: Lines = (),
     faults: Lines = (),
     checkpoints: Sequence[int] = (),
+    layers: Lines = (),
+    profiles: Mapping[int, StepFigures] = MappingProxyType({}),
     failure: str = "",
 ) -> dict[str, Any]:
     """Returns the content of the page.
@@ -125,6 +130,8 @@ def content(
         alerts: {kind, step, what, do, at}, by step.
         faults: lines of `faults.jsonl`.
         checkpoints: steps of the existing checkpoints.
+        layers: lines of `layers.jsonl`.
+        profiles: figures of the profiled steps, by step.
         failure: cause of a failed run; "": the run reached its last step.
     """
     speed = _speed(metrics, starts)
@@ -141,6 +148,8 @@ def content(
         "alerts": alerts,
         "faults": faults,
         "charts": [_chart(metrics, name, title.format(unit=unit)) for name, title in CHARTS.items()],
+        "layers": maps(layers),
+        "profiles": profiles,
         "speed": speed,
         "flops": _flops(spec, data, speed),
         "data": _data(spec, data),

@@ -104,6 +104,11 @@ class Ranks:
             for tensor in tensors:
                 dist.all_reduce(tensor)
 
+    def maximum(self, tensor: Tensor) -> None:
+        """Replaces the values of a tensor by the largest over all ranks, in place on every rank."""
+        if self.world > 1:
+            dist.all_reduce(tensor, dist.ReduceOp.MAX)
+
     def sum_and_collect(self, sums: Tensor, own: Sequence[Tensor]) -> tuple[list[float], list[list[float]]]:
         """Sums numbers over ranks and gathers others from each rank, in one collective.
 

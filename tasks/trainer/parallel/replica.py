@@ -16,6 +16,7 @@ from torch import Tensor
 
 from tasks.trainer.checkpoints.checkpoint import Box
 from tasks.trainer.data.batches import Batch
+from tasks.trainer.model.transformer import Transformer
 from tasks.trainer.optim import AdamW, Muon
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.place import Layout
@@ -59,6 +60,8 @@ class Replica(Protocol):
 
     ranks: Ranks
     """The process group."""
+    chunks: Sequence[Transformer]
+    """This rank's chunks of the model; one without a pipeline."""
     optimizer: AdamW | Muon
     """Of this rank's parameters."""
     numbers: range

@@ -52,6 +52,7 @@ class Replicated:
             raise InputError("fp8 needs a GPU", 'set [train] precision = "bf16", or train on a GPU')
         self.numbers = self.numbers_of(0)
         self.model = (model or Transformer(run.model, vocab_size)).to(ranks.device)
+        self.chunks = [self.model]
         self._choose_kernel()
         self.optimizer = build_optimizer(dict(self.model.named_parameters()), run)
         self._gradient = _flat_gradient(self.model)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from tasks.trainer.monitoring.monitor import BEFORE, CALM, FIRST_S, RECENT, STALL_S, Alert, AlertDetector
+from tasks.trainer.monitoring.plateau import PlateauWatch
 
 STEP = {"loss": 2.0, "step_s": 2.0, "data_wait": 0.01, "tokens_per_s": 1000.0}
 
@@ -161,3 +162,27 @@ def test_the_percentiles_are_those_of_the_recent_steps() -> None:
     run.train(99)
     run.train(1, step_s=7.0)
     assert run.watch.speeds() == {"step_s/p50": 2.0, "step_s/p90": 2.0, "step_s/p99": 7.0, "step_s/max": 7.0}
+
+
+def test_exposed_communication_above_its_limit_is_an_alert_until_a_profiled_step_is_below() -> None:
+    watch = AlertDetector(0, 10_000, 0.0, exposed=0.1)
+    assert list(watch.profiled(249, 0.1)) == []
+    (alert,) = watch.profiled(749, 0.23)
+    assert (alert.kind, alert.step) == ("communication", 749)
+    assert "23% of the profiled step waits for communication that nothing hides, where 10% are the most" in str(alert)
+    assert list(watch.profiled(1249, 0.3)) == []
+    assert list(watch.profiled(1749, 0.05)) == []
+    assert kinds(list(watch.profiled(2249, 0.3))) == ["communication"]
+
+
+def test_a_plateau_is_an_alert_that_says_what_to_look_at() -> None:
+    watch = AlertDetector(0, 10_000, 0.0, losses=PlateauWatch(100))
+    noise, raised = random.Random(5), []
+    for step in range(5000):
+        loss = 2 + 9 * max(1, min(step, 2500)) ** -0.4 + noise.gauss(0, 0.03)
+        raised += watch.step(step, {**STEP, "loss": loss, "lr": 1e-3}, float(step))
+    (alert,) = raised
+    assert alert.kind == "plateau"
+    assert 2500 < alert.step < 5000
+    assert "where its history predicts -" in alert.what
+    assert "activations of the layers" in alert.do

@@ -20,7 +20,7 @@ from tasks.trainer.config import InitialSpec, TrainSpec
 from tasks.trainer.monitoring import monitor, report
 from tasks.trainer.monitoring.monitor import Monitor
 from tasks.trainer.monitoring.report import BUCKETS, RunData, chart, thinned
-from tasks.trainer.place import TrainPlace
+from tasks.trainer.place import TrainPlace, Watch
 from tests.corpora import Made
 from tests.tasks.trainer.faulty import ranks_of
 from tests.tasks.trainer.in_process import training_in_process
@@ -83,6 +83,22 @@ def test_a_stage_run_reports_its_page_and_step_percentiles(made: Made, tmp_path:
     assert len(tracker.of("memory_gib")) == 12
     record = commit(output, "train", stage.VERSION, config, [made.shards.ref("shards")], found).record
     assert not [name for name in record.metrics if name.startswith("alerts/")]
+
+
+def test_profiled_steps_and_layers_reach_the_tracker_and_the_page(made: Made, tmp_path: Path) -> None:
+    output, tracker = Output(Store(str(tmp_path)), ArtifactId("test/checkpoint", "dev"), "f" * 64), Tracker()
+    output.place = TrainPlace(watch=Watch(profile_every=8, profiles_kept=1, layers_every=4))
+    output.listen(tracker)
+    with training_in_process(), open_engine() as engine:
+        found = stage.run(small_config(), Inputs({"shards": made.shards, "plan": made.plan}), output, engine)
+    assert [step for step, _ in tracker.of("layer/grad.000")] == [3, 7, 11]
+    assert [step for step, _ in tracker.of("profile/exposed")] == [11], "3 is not kept"
+    assert found.metrics["profile/exposed"] == 0
+    assert [name for name in tracker.files if "profiles" in name] == ["profiles/step-00000011.json.gz"]
+    page = tracker.files["report.html"]
+    assert "<h2>Profiled steps</h2>" in page
+    assert "<td>aten::mm<td>" in page
+    assert page.count('<figure class="heatmap">') == 6
 
 
 class Stopper(Tracker):
