@@ -16,6 +16,7 @@ from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.errors import InputError, StoreError, SupersededError, TransientError
 from tasks.core.ledger import versions_of
+from tasks.core.removal import is_complete, remove_files
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.run.scale.units import unit
@@ -106,8 +107,9 @@ def test_a_commit_on_s3_removes_what_was_left_out_at_once(s3_store: Store, cost:
 def test_verification_on_s3_costs_one_request_a_file_and_removal_a_few(s3_store: Store, cost: Cost) -> None:
     artifact = committed(s3_store, 16)
     assert cost(artifact.verify) == 16 * FILES + 1
-    assert cost(lambda: artifact.remove_files("no longer needed", datetime.now(UTC))) < 6
-    assert artifact.is_removed()
+    assert cost(lambda: remove_files(artifact, "no longer needed", datetime.now(UTC))) < 12
+    assert (removal := artifact.removal())
+    assert is_complete(removal)
     with pytest.raises(InputError, match=r"the files of demo/books@a were removed on .*no longer needed"):
         artifact.verify()
 
