@@ -1,9 +1,11 @@
 """Parts of another version by reference, and the removal of versions, file by file, at any time and killed anywhere."""
 
 import pickle
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -141,91 +143,102 @@ class Killed(BaseException):
     """As SIGKILL: nothing catches it."""
 
 
+def before_request(
+    monkeypatch: pytest.MonkeyPatch, at: int, calls: Sequence[Callable[[], None]], outer: Callable[[], None]
+) -> bool:
+    """Runs `outer`, and `calls` as a whole before its request number `at`; returns whether it has so many."""
+    requests = iter(range(10_000))
+
+    def at_once() -> None:
+        if next(requests) == at:
+            for call in calls:
+                call()
+
+    with each_request(monkeypatch, at_once):
+        outer()
+    return next(requests) > at
+
+
+def remove(*versions: Artifact) -> None:
+    """Removes versions as one run of `gc` does, and what stayed of those that were removed before."""
+    for one in versions:
+        begin(one, "old", NOW)
+    for one in versions:
+        proceed(one)
+
+
+@pytest.fixture
+def copies(tmp_path: Path) -> Callable[[], Store]:
+    """Returns copies of a store with two versions."""
+    grown(Store(str(tmp_path / "grown")), ["1", "2"])
+    number = iter(range(10_000))
+
+    def copy() -> Store:
+        folder = tmp_path / str(next(number))
+        shutil.copytree(tmp_path / "grown", folder)
+        return Store(str(folder))
+
+    return copy
+
+
+def version(store: Store, version: str) -> Artifact:
+    return Artifact.open_at(store, ArtifactId("demo/words", version))
+
+
 def test_a_removal_that_is_killed_at_any_request_goes_on_and_keeps_what_is_referred_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    copies: Callable[[], Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left, at = "", 0
-    while True:
-        store = Store(str(tmp_path / str(at)))
-        first, second, third = grown(store)
-        remove_files(first, "old", NOW)
-        requests = iter(range(10_000))
+    def die() -> None:
+        raise Killed
 
-        def kill(requests: Iterator[int] = requests, last: int = at) -> None:
-            if next(requests) == last:
-                raise Killed
-
-        def remove(versions: Sequence[Artifact] = (second, third), first: Artifact = first) -> None:
-            for one in versions:
-                begin(one, "old", NOW)
-            for one in (*versions, first):
-                proceed(one)
-
+    for at in range(40):
+        store = copies()
+        remove(version(store, "1"))
+        third = finished(begun(store, "3", PARTS["3"], version(store, "2")))
+        removing = partial(remove, version(store, "2"), version(store, "1"))
         try:
-            with each_request(monkeypatch, kill):
-                remove((second,))
+            if not before_request(monkeypatch, at, [die], removing):
+                break
         except Killed:
             assert third.verify() == []
-            remove((second,))
-        else:
-            break
+        removing()
         assert third.verify() == []
-        left = "".join(names(store, version) for version in PARTS)
-        assert left == "abe"
-        remove()
+        assert [names(store, version) for version in PARTS] == ["ab", "", "e"]
+        remove(third, version(store, "1"))
         assert not any(names(store, version) for version in PARTS)
-        at += 1
-    assert at > 15
+    assert 15 < at < 39
 
 
-@pytest.mark.parametrize("removed_before", [False, True], ids=["whole", "partly removed"])
-def test_a_commit_and_a_removal_at_the_same_time_never_leave_a_version_without_a_file(
-    removed_before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("partly", [False, True], ids=["whole", "partly removed"])
+@pytest.mark.parametrize("inner", ["removal", "commit", "commit and removal"])
+def test_a_commit_and_removals_at_the_same_time_never_leave_a_version_without_a_file(
+    partly: bool, inner: str, copies: Callable[[], Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before each request of one of the two, the other one runs as a whole."""
+    """Before each request of a commit a removal runs as a whole, or before each of a removal a commit, or both."""
     outcomes = set()
-    for inner in ("removal", "commit"):
-        at = 0
-        while True:
-            store = Store(str(tmp_path / inner / str(at)))
-            first, second = grown(store, ["1", "2"])
-            if removed_before:
-                remove_files(first, "old", NOW)
-            output = begun(store, "3", PARTS["3"], second)
 
-            def remove(first: Artifact = first, second: Artifact = second) -> None:
-                for one in (first, second):
-                    begin(one, "old", NOW)
-                for one in (first, second):
-                    proceed(one)
+    def finish(output: Output) -> None:
+        try:
+            finished(output)
+        except SluiceError as error:
+            outcomes.add(type(error).__name__)
 
-            def finish(output: Output = output) -> None:
-                try:
-                    finished(output)
-                except SluiceError as error:
-                    outcomes.add(type(error).__name__)
-
-            requests = iter(range(10_000))
-
-            def at_once(
-                requests: Iterator[int] = requests,
-                last: int = at,
-                call: Callable[[], None] = remove if inner == "removal" else finish,
-            ) -> None:
-                if next(requests) == last:
-                    call()
-
-            with each_request(monkeypatch, at_once):
-                (finish if inner == "removal" else remove)()
-            if next(requests) <= at:
-                break
-            found = Artifact.find(store, output.address)
-            if found:
-                outcomes.add("committed")
-                assert found.verify() == [], at
-            remove()
-            assert names(store, "1") == ("ab" if found else names(store, "1")), at
-            assert (removal := first.removal())
-            assert is_complete(removal)
-            at += 1
-    assert outcomes == {"committed", "InputError", "TransientError"}
+    for at in range(60):
+        store = copies()
+        first, second = version(store, "1"), version(store, "2")
+        if partly:
+            remove(first)
+        output = begun(store, "3", PARTS["3"], second)
+        committing, removing = partial(finish, output), partial(remove, first, second)
+        calls = {"removal": [removing], "commit": [committing], "commit and removal": [committing, removing]}
+        if not before_request(monkeypatch, at, calls[inner], committing if inner == "removal" else removing):
+            break
+        if found := Artifact.find(store, output.address):
+            outcomes.add("committed")
+            assert found.verify() == []
+        remove(first)
+        assert not found or names(store, "1") == "ab"
+        assert (removal := first.removal())
+        assert is_complete(removal)
+    assert 5 < at < 59
+    assert {"committed", "InputError" if inner == "removal" else "TransientError"} <= outcomes
