@@ -127,6 +127,10 @@ class ArtifactRecord(Config):
         name = self.artifact.partition("@")[0]
         return {f"{name}@{version}": size for version, size in bytes_elsewhere(self.manifests).items()}
 
+    def stored(self) -> int:
+        """Returns the bytes that it adds to the store: those of the files in its own folder."""
+        return 0 if self.adopted_from else self.bytes - sum(self.elsewhere().values())
+
 
 _HASHED, _HASHED_TOGETHER = 16 << 20, 8
 """Bytes of one request of `verify`, and number of files that it hashes at a time; together 128 MB of memory."""

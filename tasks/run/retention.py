@@ -186,7 +186,7 @@ def _survey(records: "_Records", policy: Retention, now: datetime, drop: Collect
                 reason = f"{user} refers to them"
                 holdings.append(Holding(address, kept.bytes, record.finished, reason, None, False, stays=True))
             continue
-        size = record.bytes - sum(record.elsewhere().values())
+        size = record.stored()
         since = listed.get(address) if address not in needed else None
         due = address not in needed and now - (since or now) >= grace
         if address not in needed:
