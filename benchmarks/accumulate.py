@@ -4,8 +4,8 @@
 
 8 new parts of 256 documents each, a quarter of which the version before has, after 1, 2, 4, 8 and 16 versions of as
 many; ranges have 8,192 keys. `requests` and `bytes` are reads of files or byte ranges by the stage, as a remote store
-would get them; those of `keys` are in files of keys, indexes of documents, and runs of merges. Copies of earlier shards
-are on the server and not counted.
+would get them; those of `keys` are in files of keys, indexes of documents, and runs of merges. `stored` has the
+bytes in the folder of the new version.
 
 `--before` also measures the code of another checkout, which must give the same bytes. `exponents` are fits of log
 figure against log versions. Writes `accumulate.json`.
@@ -40,7 +40,8 @@ from tasks.stages.tokens import EncodeConfig, TokenizerConfig, bpe, encode
 VERSIONS = (1, 2, 4, 8, 16)
 PARTS, DOCUMENTS = 8, 256
 RANGE_KEYS = 1 << 13
-FIGURES = ("requests", "bytes", "keys_requests", "keys_bytes")
+READS = ("requests", "bytes", "keys_requests", "keys_bytes")
+FIGURES = (*READS, "stored")
 _KEYS = ("keys/", "index/", "keys-merge", "known")
 
 
@@ -89,7 +90,7 @@ def versions() -> dict[str, Any]:
     key_index._RANGE_KEYS = RANGE_KEYS
     if known := sys.modules.get("tasks.stages.tokens.known"):
         vars(known)["_RANGE"] = RANGE_KEYS
-    counts = dict.fromkeys(FIGURES, 0)
+    counts = dict.fromkeys(READS, 0)
     rows = []
     with tempfile.TemporaryDirectory() as root:
         store, config, earlier = Store(root), EncodeConfig(accumulate=True, heldout_share=0), None
@@ -104,12 +105,14 @@ def versions() -> dict[str, Any]:
             output = Output(store, ArtifactId("bench/shards", f"{version:02d}"), "bench")
             counts |= dict.fromkeys(counts, 0)
             report = encode.run(config, Inputs(inputs | ({"earlier": earlier} if earlier else {})), output, Engine())
-            if version - 1 in VERSIONS:
-                rows.append({"earlier": version - 1, **counts})
+            read = dict(counts)
             earlier = commit(output, "encode", encode.VERSION, config, [], report)
+            if version - 1 in VERSIONS:
+                sizes = store.sizes(earlier.address.path)
+                rows.append({"earlier": version - 1, **read, "stored": sum(sizes.values())})
         assert earlier
         # The content of records is not compared, because a checkout may define it in another way.
-        files = [(path, sha256_of(store.read(f"{earlier.path}/{path}"))) for path in earlier.files()]
+        files = [(path, sha256_of(earlier.read(path))) for path in earlier.files()]
         return {"content": sha256_of_json(files), "rows": rows}
 
 

@@ -25,6 +25,7 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.ledger import newest
+from tasks.core.removal import remove_files
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.core.version_index import VersionIndex
@@ -144,7 +145,7 @@ def _count_files(store: Store) -> int:
 
 
 def _remove_files(store: Store) -> None:
-    Artifact.open_at(store, ADDRESS).remove_files("measured", datetime.now(UTC))
+    remove_files(Artifact.open_at(store, ADDRESS), "measured", datetime.now(UTC))
 
 
 def _peak(work: Callable[[], object]) -> float:

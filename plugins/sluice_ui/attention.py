@@ -119,7 +119,7 @@ def _full_disk(store: Store, recipe: str, artifacts: Sequence[Artifact]) -> Iter
     """Yields whether another version of this size would not fit on the disk of a local store."""
     if not store.is_local:
         return
-    made, free = sum(one.record.bytes for one in artifacts if not one.record.adopted_from), disk_free(store)
+    made, free = sum(one.record.stored() for one in artifacts), disk_free(store)
     if free < made:
         where = link("cost and disk", f"{ROOT}/costs", recipe=recipe)
         yield (

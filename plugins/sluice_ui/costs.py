@@ -71,8 +71,8 @@ class Cost:
             real,
             sum(by_stage.values()),
             max(by_stage, key=lambda stage: by_stage[stage], default=""),
-            sum(record.bytes for record in own),
-            sum(artifact.record.bytes for artifact in artifacts if artifact.record.adopted_from),
+            sum(record.stored() for record in own),
+            sum(artifact.record.bytes - artifact.record.stored() for artifact in artifacts),
         )
 
 

@@ -135,7 +135,7 @@ def versions(recipe: Recipe, at: Address) -> str:
         figures = [_newest_figure(store, recipe.name, [version], *source) for source in FIGURES.values()]
         rows.append(
             [_version_link(recipe.name, version), _last_stage(artifacts), *figures, len(made),
-             len(artifacts) - len(made), round(sum(record.bytes for record in made) / 1e6, 1)]
+             len(artifacts) - len(made), round(sum(record.stored() for record in made) / 1e6, 1)]
         )  # fmt: skip
     head = ["version", "last stage", *(title for title in FIGURES), "#made", "#adopted", "#disk, MB"]
     links = {step: at.href(page=str(number + step)) for step in (-1, 1) if 1 <= number + step <= pages}

@@ -165,7 +165,7 @@ def _cards(artifacts: Sequence[Artifact], kinds: Kinds) -> list[tuple[str, objec
     made = [artifact.record for artifact in artifacts if not artifact.record.adopted_from]
     spent = sum((record.finished - record.started).total_seconds() for record in made)
     cards.append(("Stage time", duration(spent), f"{len(made)} made, {len(artifacts) - len(made)} adopted"))
-    cards.append(("Disk", size(sum(record.bytes for record in made)), "without adopted files"))
+    cards.append(("Disk", size(sum(record.stored() for record in made)), "without files of other versions"))
     return cards
 
 
@@ -301,7 +301,7 @@ def _stages(artifacts: Sequence[Artifact]) -> list[list[object]]:
         made = [one for one in of if not one.record.adopted_from]
         rows.append(
             [stage, len(made), len(of) - len(made), round(times[stage] / 60, 2), bar(times[stage] / total),
-             round(sum(one.record.bytes for one in made) / 1e6, 1)]
+             round(sum(one.record.stored() for one in made) / 1e6, 1)]
         )  # fmt: skip
     return rows
 

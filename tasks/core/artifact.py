@@ -4,8 +4,12 @@ An artifact is a folder `<store>/<name>/<version>/` with its data, the manifests
 and its record, `.artifact.json`. The record is written last and exactly once: an artifact without a record does not
 exist. Reads records, manifests and the files that they list.
 
-Files that nothing needs any more can be removed: their records stay, so that lineage is complete and no stage runs
-again, and `.removed.json` beside the record has the time and the reason.
+Files can lie in the folder of another version of the artifact: those of a part that is unchanged since that version
+(`FileEntry.home`), or all of them (`ArtifactRecord.adopted_from`). `ArtifactFolder.at` is the one way from a path in an
+artifact to the place of the file.
+
+Files that nothing needs any more can be removed (`tasks.core.removal`): their records stay, so that lineage is complete
+and no stage runs again, and `.removed.json` beside the record has the time and the reason.
 """
 
 import contextlib
@@ -15,6 +19,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -22,7 +27,7 @@ import pyarrow as pa
 from tasks.core import parquet
 from tasks.core.config import Config, identity_of, sha256_of_json
 from tasks.core.errors import InputError
-from tasks.core.manifest import FileEntry, Manifest, PartRecord, Parts, Total
+from tasks.core.manifest import FileEntry, Manifest, PartRecord, Parts, Total, bytes_elsewhere
 from tasks.core.remote import concurrently
 from tasks.core.store import Store
 
@@ -117,17 +122,43 @@ class ArtifactRecord(Config):
     finished: datetime
     adopted_from: str = ""
 
+    def elsewhere(self) -> dict[str, int]:
+        """Returns the bytes of the files that lie in the folders of other versions, by address, sorted."""
+        name = self.artifact.partition("@")[0]
+        return {f"{name}@{version}": size for version, size in bytes_elsewhere(self.manifests).items()}
+
+    def stored(self) -> int:
+        """Returns the bytes that it adds to the store: those of the files in its own folder."""
+        return 0 if self.adopted_from else self.bytes - sum(self.elsewhere().values())
+
 
 _HASHED, _HASHED_TOGETHER = 16 << 20, 8
 """Bytes of one request of `verify`, and number of files that it hashes at a time; together 128 MB of memory."""
 
 
+class Kept(Config):
+    """Files of a removed artifact that stay because another version refers to them: their number and bytes."""
+
+    files: int
+    bytes: int
+
+
 class Removal(Config):
-    """Content of `.removed.json`: time and reason of the removal, and the file that is removed last; "" if none."""
+    """Content of `.removed.json`.
+
+    Attributes:
+        at: time at which the removal began.
+        why: the reason.
+        round: the last round of the removal that is complete (`tasks.core.removal`); -1 if none is.
+        files: number of files that are removed.
+        kept: those that stay, by the address of a version that refers to them.
+    """
 
     at: datetime
     why: str
-    last: str
+    round: int = -1
+    files: int = 0
+    kept: dict[str, Kept] = {}
 
 
 class ArtifactFolder:
@@ -141,13 +172,46 @@ class ArtifactFolder:
         address: name and version.
         path: folder of the files, relative to the store's root; the folder of another version if they were adopted.
         only: prefixes of the paths that can be opened; () for all.
+        manifests: the identity of its manifests if some files lie in the folders of further versions; "" if none does.
+            A process that opens such files reads the record once, and the manifests that it needs.
     """
 
-    def __init__(self, store: Store, address: ArtifactId, path: str, only: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, store: Store, address: ArtifactId, path: str, only: tuple[str, ...] = (), manifests: str = ""
+    ) -> None:
         self.store = store
         self.address = address
         self.path = path
         self.only = only
+        self.manifests = manifests
+
+    def at(self, path: str) -> str:
+        """Returns the place of a file, relative to the store's root: in its folder, or in that of another version.
+
+        Raises:
+            InputError: the artifact was made again with other files, or a manifest is missing or damaged.
+        """
+        if self.only and not path.startswith(self.only):
+            raise ValueError(f"{path} of {self.address} is not one of the files that this stage declares: {self.only}")
+        return f"{self._folder_of(self._home(path))}/{path}"
+
+    def place(self, entry: FileEntry) -> str:
+        """Returns the same as `at` for a file whose entry is known: nothing is looked up."""
+        return f"{self._folder_of(entry.home)}/{entry.path}"
+
+    def holder(self, entry: FileEntry) -> "ArtifactFolder":
+        """Returns the folder that has a file of the artifact, so that nothing is looked up to open it."""
+        return ArtifactFolder(self.store, self.address, self._folder_of(entry.home), self.only)
+
+    def _folder_of(self, home: str) -> str:
+        return f"{self.path.rpartition('/')[0]}/{home}" if home else self.path
+
+    def _home(self, path: str) -> str:
+        """Returns the version whose folder has a file; "" for its own folder, and for a file that it does not have."""
+        if not self.manifests:
+            return ""
+        entry = _parts_at(self.store.root, self.path, self.manifests).entry(path)
+        return entry.home if entry else ""
 
     def open(self, path: str) -> BinaryIO:
         """Opens one file of the artifact for reading.
@@ -157,13 +221,13 @@ class ArtifactFolder:
             InputError: its files have been removed; also raised by the other methods that read files, except that
                 `local` and `table` may return what this machine has a copy of.
         """
-        with self._naming_removal():
-            return self.store.open(self._inside(path))
+        with self._naming_removal(path):
+            return self.store.open(self.at(path))
 
     def read(self, path: str) -> bytes:
         """Returns the bytes of one file of the artifact."""
-        with self._naming_removal():
-            return self.store.read(self._inside(path))
+        with self._naming_removal(path):
+            return self.store.read(self.at(path))
 
     def read_range(self, path: str, first: int, end: int) -> bytes:
         """Returns the bytes from `first` to `end` (exclusive) of one file of the artifact, as they are in the store.
@@ -171,20 +235,20 @@ class ArtifactFolder:
         Raises:
             InputError: the file is missing or shorter.
         """
-        data = b""
-        with contextlib.suppress(FileNotFoundError), self._naming_removal():
-            data = self.store.read_range(self._inside(path), first, end)
+        data, place = b"", self.at(path)
+        with contextlib.suppress(FileNotFoundError), self._naming_removal(path):
+            data = self.store.read_range(place, first, end)
         if len(data) != end - first:
             raise InputError(
-                f"{self.store.url(f'{self.path}/{path}')} is missing or has no bytes {first:,} .. {end:,}",
+                f"{self.store.url(place)} is missing or has no bytes {first:,} .. {end:,}",
                 "restore the file; or remove its artifact, and run the stage that makes it again",
             )
         return data
 
     def local(self, path: str) -> str:
         """Returns the path of a local file with the content of `path` (see `Store.local`)."""
-        with self._naming_removal():
-            local = self.store.local(self._inside(path), *(() if self.store.is_local else self._recorded(path)))
+        with self._naming_removal(path):
+            local = self.store.local(self.at(path), *(() if self.store.is_local else self._recorded(path)))
             if self.store.is_local and not os.path.exists(local):
                 raise FileNotFoundError(local)
             return local
@@ -205,8 +269,8 @@ class ArtifactFolder:
             return None
 
     @contextlib.contextmanager
-    def _naming_removal(self) -> Iterator[None]:
-        """Raises InputError instead of FileNotFoundError if the files have been removed."""
+    def _naming_removal(self, path: str) -> Iterator[None]:
+        """Raises InputError instead of FileNotFoundError if the files have been removed, or lie in another version."""
         try:
             yield
         except FileNotFoundError:
@@ -216,12 +280,19 @@ class ArtifactFolder:
                     f"the files of {name}@{version} were removed on {removal.at:%Y-%m-%d %H:%M} ({removal.why})",
                     "use a version whose files exist, or make a new one",
                 ) from None
+            if home := self._home(path):
+                raise self._lost(path, home) from None
             raise
 
-    def _inside(self, path: str) -> str:
-        if self.only and not path.startswith(self.only):
-            raise ValueError(f"{path} of {self.address} is not one of the files that this stage declares: {self.only}")
-        return f"{self.path}/{path}"
+    def _lost(self, path: str, home: str, more: int = 0) -> InputError:
+        """Returns the error about a file that is missing in the folder of another version, and further ones."""
+        name = self.path.rpartition("/")[0]
+        others = f" and {more:,} more files" if more else ""
+        return InputError(
+            f"{self.address} refers to {path}{others} of {name}@{home}, where it is missing",
+            f"restore {self.store.url(f'{name}/{home}/{path}')}; or remove {self.store.url(self.path)}, and run the "
+            "stage that makes it again",
+        )
 
 
 class Artifact(ArtifactFolder):
@@ -250,6 +321,8 @@ class Artifact(ArtifactFolder):
         super().__init__(store, address, files.path, only)
         self.record = record
         self.parts = Parts(store, self.path, record.manifests, parts)
+        if self.parts.elsewhere():
+            self.manifests = _identity(record.manifests)
 
     @property
     def record_paths(self) -> frozenset[str]:
@@ -279,10 +352,14 @@ class Artifact(ArtifactFolder):
         entry = self.parts.entry(path)
         return (entry.bytes, entry.sha256) if entry else ()
 
+    def _home(self, path: str) -> str:
+        entry = self.parts.entry(path) if self.manifests else None
+        return entry.home if entry else ""
+
     @property
     def folder(self) -> ArtifactFolder:
         """The artifact's files without its record."""
-        return ArtifactFolder(self.store, self.address, self.path, self.only)
+        return ArtifactFolder(self.store, self.address, self.path, self.only, self.manifests)
 
     @classmethod
     def open_at(cls, store: Store, address: ArtifactId) -> "Artifact":
@@ -351,14 +428,14 @@ class Artifact(ArtifactFolder):
         if self.store.is_local:
             return self.table(path, columns, parquet.is_in(column, values))
         size = self.entry(path).bytes
-        return parquet.rows_of_remote(self.store, f"{self.path}/{path}", size, column, values, columns)
+        return parquet.rows_of_remote(self.store, self.at(path), size, column, values, columns)
 
     def column(self, path: str, column: str) -> pa.ChunkedArray:
         """Returns a column of a Parquet file; of a file on a remote store, only this column is fetched."""
         if self.store.is_local:
             return self.table(path, [column]).column(column)
         size = self.entry(path).bytes
-        return parquet.columns_of_remote(self.store, f"{self.path}/{path}", size, [column]).column(column)
+        return parquet.columns_of_remote(self.store, self.at(path), size, [column]).column(column)
 
     def ref(self, role: str) -> InputRef:
         """Returns the reference to this artifact, for the record of an artifact that is made from it."""
@@ -377,7 +454,9 @@ class Artifact(ArtifactFolder):
     def limited_to(self, parts: Iterable[PartRecord]) -> "Artifact":
         """Returns the artifact with some of its parts, for a worker that reads only those."""
         record = self.record.model_copy(update={"manifests": ()})
-        return Artifact(self.store, self.address, record, self.only, tuple(parts))
+        limited = Artifact(self.store, self.address, record, self.only, tuple(parts))
+        limited.manifests = self.manifests
+        return limited
 
     def files(self, prefix: str = "") -> list[str]:
         """Returns the paths (relative to the artifact) that begin with `prefix`, sorted."""
@@ -388,56 +467,50 @@ class Artifact(ArtifactFolder):
         self.store.remove(f"{self.address.path}/{RECORD}")
         self.store.remove(self.address.path)
 
-    def remove_files(self, why: str, at: datetime) -> None:
-        """Removes the files and keeps the record; may be repeated after a kill.
-
-        Raises:
-            InputError: a manifest is missing or damaged; if the removal begins with this call, nothing is removed.
-            ValueError: the files are those of another artifact, from which this one was adopted.
-        """
-        if self.record.adopted_from:
-            raise ValueError(f"{self.address} has no files of its own: they are those of {self.record.adopted_from}")
-        if (removal := self.removal()) is None:
-            removal = Removal(at=at, why=why, last=max(self.parts.paths(), default=""))  # reads all manifests
-            with self.store.write(f"{self.path}/{REMOVED}") as file:
-                file.write(removal.model_dump_json().encode())
-        last = removal.last
-        for group in self.parts.groups():
-            self.store.remove_files([f"{self.path}/{path}" for path in group.paths(("",)) if path != last])
-        self.store.remove_files([f"{self.path}/{last}"] if last else [])  # it is gone only when all are
-
-    def is_removed(self) -> bool:
-        """Returns whether all files have been removed, by a removal that was not killed."""
-        removal = self.removal()
-        return removal is not None and not (removal.last and self.store.exists(f"{self.path}/{removal.last}"))
-
     def verify(self) -> list[str]:
         """Hashes every file again; returns the paths that are missing or differ from what the manifests have.
 
-        One listing has the sizes, and only files of the right size are read.
+        A listing of each folder with files has the sizes, and only files of the right size are read.
 
         Raises:
-            InputError: the files have been removed, or a manifest is missing or damaged.
+            InputError: the files have been removed, a manifest is missing or damaged, or the folder of another version
+                lacks a file that this one refers to.
         """
-        sizes = self.store.sizes(self.path)
+        folders = {home: self.store.sizes(self._folder_of(home)) for home in ("", *self.parts.elsewhere())}
         entries = list(self.entries())
-        if missing := next((entry.path for entry in entries if entry.path not in sizes), ""):
+        if missing := [entry for entry in entries if entry.path not in folders[entry.home]]:
             with contextlib.suppress(FileNotFoundError):
-                self.open(missing).close()  # raises the reason if the files were removed
+                self.open(missing[0].path).close()  # raises the reason if the files were removed
+            if lost := [entry for entry in missing if entry.home]:
+                raise self._lost(lost[0].path, lost[0].home, len(lost) - 1)
 
         def is_equal(entry: FileEntry) -> bool:
-            return sizes.get(entry.path) == entry.bytes and self._sha256(entry) == entry.sha256
+            return folders[entry.home].get(entry.path) == entry.bytes and self._sha256(entry) == entry.sha256
 
         equal = concurrently(is_equal, entries, _HASHED_TOGETHER)
         return [entry.path for entry, same in zip(entries, equal, strict=True) if not same]
 
     def _sha256(self, entry: FileEntry) -> str:
-        digest = hashlib.sha256()
+        digest, place = hashlib.sha256(), self.place(entry)
         with contextlib.suppress(FileNotFoundError):  # removed since it was listed
             for first in range(0, entry.bytes, _HASHED):
                 end = min(first + _HASHED, entry.bytes)
-                digest.update(self.store.read_range(self._inside(entry.path), first, end))
+                digest.update(self.store.read_range(place, first, end))
         return digest.hexdigest()
+
+
+def _identity(manifests: Iterable[Manifest]) -> str:
+    return sha256_of_json([one.sha256 for one in manifests])
+
+
+@lru_cache(16)
+def _parts_at(root: str, path: str, manifests: str) -> Parts:
+    """Returns the parts of the artifact in a folder, whose manifests have an identity; once in a process."""
+    name, _, version = path.rpartition("/")
+    artifact = Artifact.open_at(Store(root), ArtifactId(name, version))
+    if _identity(artifact.record.manifests) != manifests:
+        raise InputError(f"{artifact.address} was made again while it was read", "run the stage again")
+    return artifact.parts
 
 
 def fingerprint(

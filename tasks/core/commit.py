@@ -26,6 +26,7 @@ from tasks.core.errors import DriftError, InputError
 from tasks.core.manifest import FILES_IN_MANIFEST, MANIFESTS, PARTS_IN_MANIFEST, PartRecord, Total
 from tasks.core.part import PARTS, finite
 from tasks.core.remote import concurrently
+from tasks.core.removal import ROUNDS, check_references
 from tasks.core.stage import SCRATCH, Output, Report, scratch_of
 from tasks.core.store import AlreadyPublished, Store
 from tasks.core.version_index import enter
@@ -51,6 +52,7 @@ def commit(
         InputError: there is no part to commit, or too many rows were quarantined.
         DriftError: in the meantime, a run with other settings or inputs has committed the same id.
         SupersededError: another attempt has taken over the work.
+        InputError, TransientError: files of another version that parts refer to were removed, or are being removed.
     """
     if not output.committed:
         raise InputError(f"{output.address}: the stage {stage} made no part", "check that its inputs are not empty")
@@ -64,6 +66,7 @@ def commit(
         return _committed_by_other(output.store, output.address, output.fingerprint)
     output.check_fence()
     enter(output.store, record, record.finished)
+    check_references(output.store, record)
     try:
         output.store.publish(f"{output.address.path}/{RECORD}", record.model_dump_json(indent=1).encode())
     except AlreadyPublished:
@@ -198,13 +201,14 @@ def clear(artifact: Artifact, *, again: bool = False) -> None:
 def _clear(artifact: Artifact, kept: set[str]) -> None:
     store, folder, record = artifact.store, artifact.address.path, artifact.record
     # The files of an adopted one are in another folder.
-    listed = set() if record.adopted_from else {f"{folder}/{path}" for path in artifact.parts.paths()}
+    own = () if record.adopted_from else artifact.parts.entries_at("")
+    listed = {f"{folder}/{entry.path}" for entry in own}
     kept = kept | artifact.record_paths
     hidden, stale = set(), []
     for path in store.list(folder, unfinished=True):
         below = path[len(folder) + 1 :]
         # Files that no part lists are leftovers of a killed attempt.
-        if path in listed or below in kept or below.startswith((PARTS, SCRATCH)):
+        if path in listed or below in kept or below.startswith((PARTS, SCRATCH, ROUNDS)):
             continue
         if below.startswith(".") and not below.startswith(f"{MANIFESTS}/"):
             hidden.add(below.partition("/")[0])

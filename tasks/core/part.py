@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.core.artifact import ArtifactFolder, FileEntry, PartRecord
+from tasks.core.artifact import FileEntry, PartRecord
 from tasks.core.errors import ConservationError, InputError
 from tasks.core.store import AlreadyPublished, Store
 
@@ -112,23 +112,6 @@ class Part:
             yield cast(BinaryIO, file)
             raw.flush()
         self._files.append(file.entry(path, rows, tokens))
-
-    def carry(self, folder: ArtifactFolder, record: PartRecord) -> None:
-        """Takes over the files, counts and metrics of a part of another artifact of the same store, unchanged.
-
-        Raises:
-            InputError: a file is gone.
-        """
-        for entry in record.files:
-            try:
-                self._store.copy(f"{folder.path}/{entry.path}", f"{self._folder}/{entry.path}")
-            except FileNotFoundError:
-                folder.open(entry.path).close()  # raises the reason if the files were removed
-                raise
-        self._files += record.files
-        self._in, self._out = self._in + record.rows_in, self._out + record.rows_out
-        self._rejected.update(record.rejected)
-        self._metrics.update(record.metrics)
 
     def record(self, *, conserved: bool) -> PartRecord:
         """Writes the quarantined rows and returns the part's record.

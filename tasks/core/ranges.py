@@ -26,7 +26,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from tasks.core.artifact import Artifact, ArtifactFolder
+from tasks.core.artifact import Artifact, ArtifactFolder, FileEntry
 from tasks.core.cache import BlockCache
 from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError
@@ -94,14 +94,18 @@ def entries_of(artifact: Artifact, paths: Sequence[str]) -> Callable[[int], Rang
         InputError: the artifact has no such file, or not its checksums.
     """
     wanted = [*paths, *map(checksums_path, paths)]
-    found = {entry.path: (entry.bytes, entry.rows, entry.sha256) for entry in artifact.parts.lookup(wanted)}
+    found = {entry.path: entry for entry in artifact.parts.lookup(wanted)}
     if missing := next((path for path in wanted if path not in found), ""):
         raise InputError(
             f"{artifact.address} has no {missing}",
             "use the artifact that the others were made from; one made by an earlier Sluice must be made again",
         )
-    folder = artifact.folder
-    return [RangeEntry(folder, path, *found[path], found[checksums_path(path)][2]) for path in paths].__getitem__
+    return [_entry_of(artifact, found[path], found[checksums_path(path)]) for path in paths].__getitem__
+
+
+def _entry_of(artifact: Artifact, file: FileEntry, checksums: FileEntry) -> RangeEntry:
+    holder = artifact.holder(file)  # a part has a file and its checksums, so they lie in one folder
+    return RangeEntry(holder, file.path, file.bytes, file.rows, file.sha256, checksums.sha256)
 
 
 class RangeReader:
@@ -157,7 +161,7 @@ class RangeReader:
 
     def _read_checksums(self, entry: RangeEntry) -> "_BlockFile":
         sums_path = checksums_path(entry.path)
-        url = entry.folder.store.url(f"{entry.folder.path}/{sums_path}")
+        url = entry.folder.store.url(entry.folder.at(sums_path))
         try:
             data = entry.folder.read(sums_path)
         except FileNotFoundError:
@@ -356,7 +360,7 @@ class _BlockFile:
     """One file, opened for reading: URL, size, checksums, and which blocks this process has verified."""
 
     def __init__(self, entry: RangeEntry, sums: NDArray[np.uint64]) -> None:
-        self.url = entry.folder.store.url(f"{entry.folder.path}/{entry.path}")
+        self.url = entry.folder.store.url(entry.folder.at(entry.path))
         self.size, self.sums = entry.bytes, sums
         self.verified = bytearray(len(sums))
 
@@ -439,7 +443,7 @@ class _CachedFile(_BlockFile):
 
     def __init__(self, entry: RangeEntry, sums: NDArray[np.uint64]) -> None:
         super().__init__(entry, sums)
-        self._store, self._path = entry.folder.store, f"{entry.folder.path}/{entry.path}"
+        self._store, self._path = entry.folder.store, entry.folder.at(entry.path)
         self._cache = BlockCache(entry.sha256)
 
     def read(self, first: int, out: memoryview) -> Iterable[tuple[int, int, memoryview]]:

@@ -201,6 +201,26 @@ class Output:
         self.check_fence()
         self.committed[name] = commit_part(self.store, self.address.path, self.fingerprint, record)
 
+    def carry(self, source: ArtifactFolder, record: PartRecord) -> PartRecord:
+        """Takes over an unchanged part of another version by reference, without a request; returns its record here.
+
+        Its files stay where they are. The commit checks that they still exist (`tasks.core.removal`), and is what makes
+        the references known: a killed stage takes the part over again.
+
+        Args:
+            source: the files of a version of the same artifact in the same store.
+            record: the part of it.
+
+        Raises:
+            ValueError: the files are those of another artifact.
+        """
+        name, _, version = source.path.rpartition("/")
+        if (name, source.store.root) != (self.address.name, self.store.root):
+            raise ValueError(f"{source.path} has no version of {self.address}")
+        files = tuple(entry.model_copy(update={"home": entry.home or version}) for entry in record.files)
+        self.committed[record.name] = record.model_copy(update={"files": files})
+        return self.committed[record.name]
+
     def leave_out(self, names: Iterable[str]) -> None:
         """Excludes parts from the artifact, for intermediate results; the commit removes their files.
 

@@ -181,31 +181,6 @@ class Store:
                 with self._translated_errors(path):
                     self._fs.put_file(spool.name, self._full(path))
 
-    def copy(self, source: str, target: str) -> None:
-        """Makes `target` a copy of the file `source`; on a local disk a hard link, on an object store a server's copy.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-            StoreError: the store is full or rejects the file.
-        """
-        with self._translated_errors(target, requests=1):
-            full = self._full(target)
-            if not self.is_local:
-                try:
-                    self._fs.cp_file(self._full(source), full)
-                except FileNotFoundError:
-                    self._fs.makedirs(full.rpartition("/")[0], exist_ok=True)  # HDFS has folders
-                    self._fs.cp_file(self._full(source), full)
-                return
-            with self._aside(target) as aside:
-                try:
-                    os.link(self._full(source), aside)
-                except OSError as error:
-                    if isinstance(error, FileNotFoundError) or error.errno in _FULL:
-                        raise
-                    shutil.copyfile(self._full(source), aside)  # a file system without links, or too many of them
-                os.replace(aside, full)
-
     def publish(self, path: str, data: bytes) -> None:
         """Creates `path` with `data`; exactly one of several writers succeeds.
 

@@ -7,7 +7,8 @@ every store, named after ids with "/" as "%2F":
     .index/<recipe>/versions/<version>             each version
     .index/<recipe>/begun/<UTC time>~<version>     the time of its first artifact
     .index/<recipe>/artifacts/<version>/<kind>     its artifacts
-    .index/<recipe>/users/<artifact>/<user>        artifacts of other versions that were made or adopted from it
+    .index/<recipe>/users/<artifact>/<user>        artifacts of other versions that were made or adopted from it, or
+                                                   refer to its files
     .index/<recipe>/whole                          everything that existed before is entered
 
 An artifact is entered before its record is published, so no artifact is missing. An entry may lack its artifact, if the
@@ -31,9 +32,12 @@ _TIME = "%Y%m%dT%H%M%S.%f"
 
 
 def dependencies(record: ArtifactRecord) -> list[str]:
-    """Returns the addresses that an artifact depends on: its inputs, and the artifact that it was adopted from."""
+    """Returns the addresses that an artifact depends on, each once.
+
+    These are its inputs, the artifact that it was adopted from, and the versions whose files it refers to.
+    """
     files = [record.adopted_from] if record.adopted_from else []
-    return [*(ref.address for ref in record.inputs), *files]
+    return list(dict.fromkeys([*(ref.address for ref in record.inputs), *files, *record.elsewhere()]))
 
 
 def enter(store: Store, record: ArtifactRecord, at: datetime) -> None:
@@ -50,6 +54,11 @@ def enter(store: Store, record: ArtifactRecord, at: datetime) -> None:
             _create(store, f"{_users(used)}/{quote(record.artifact, safe='')}")
     if _create(store, f"{INDEX}/{recipe}/versions/{own.version}"):
         _create(store, f"{INDEX}/{recipe}/begun/{at:{_TIME}}~{own.version}")
+
+
+def entered_users(store: Store, address: ArtifactId) -> list[ArtifactId]:
+    """Returns the ids of the users of an artifact that were ever entered, also by a run that has not committed yet."""
+    return [ArtifactId.parse(unquote(name)) for name in sorted(store.names(_users(address)))]
 
 
 class VersionIndex:

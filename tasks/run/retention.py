@@ -1,9 +1,10 @@
 """Retention: which files of a recipe are still needed, and the removal of the others.
 
 Reads the records of all artifacts of the store, and `.retention/<recipe>.json`, which has the time at which each
-artifact was first listed as unneeded. Removal deletes files and keeps records (`Artifact.remove_files`), so lineage
-stays complete, no stage runs again, and whoever reads a removed file learns when and why it was removed. The MLflow
-runs of such artifacts are kept, or marked as deleted (`delete_runs`).
+artifact was first listed as unneeded. Removal deletes files and keeps records (`tasks.core.removal`), so lineage stays
+complete, no stage runs again, and whoever reads a removed file learns when and why it was removed. Of an artifact that
+is not needed, files that kept versions refer to stay until the last of these is removed. The MLflow runs of such
+artifacts are kept, or marked as deleted (`delete_runs`).
 
 Needed are
 
@@ -19,13 +20,14 @@ What an artifact read from the version before it is not needed to read or to tra
 
 import json
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.core.ledger import Ledger, newest_of
+from tasks.core.removal import begin, is_complete, proceed
 from tasks.core.store import Store
 from tasks.core.version_index import VersionIndex
 from tasks.formats.dedup import dedup_index
@@ -59,11 +61,12 @@ class Holding:
 
     Attributes:
         artifact: its id.
-        bytes: size of the files.
+        bytes: size of the files in its folder; of those that are not needed, without what needed versions refer to.
         finished: time at which the artifact was made.
         needed: why the files are needed; "" if they are not.
         listed: time at which they were first listed as unneeded; None if they are needed, or are listed now.
         due: whether they have been listed for the whole grace period.
+        stays: whether the artifact was removed, and these are the files that stay for a version that refers to them.
     """
 
     artifact: str
@@ -72,6 +75,7 @@ class Holding:
     needed: str
     listed: datetime | None
     due: bool
+    stays: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,8 @@ class Survey:
     Attributes:
         recipe: name of the recipe.
         policy: the settings.
-        holdings: the files of every artifact that has its own, oldest first.
+        holdings: the files of every artifact that has its own, oldest first. Files of a removed artifact that stay are
+            needed by the version that refers to them.
         removed: ids of the artifacts whose files this run has removed.
     """
 
@@ -163,21 +168,31 @@ def survey(
     Raises:
         InputError: a version of `drop` does not exist, or has the champion.
     """
-    now = now or datetime.now(UTC)
-    records = _Records(store, recipe)
+    return _survey(_Records(store, recipe), policy, now or datetime.now(UTC), drop)
+
+
+def _survey(records: "_Records", policy: Retention, now: datetime, drop: Collection[str]) -> Survey:
     _check_dropped(records, drop)
     needed = records.needed(policy, now, drop)
-    listed = _listed(store, recipe)
+    listed = _listed(records.store, records.recipe)
     grace = timedelta(days=policy.grace_days)
     holdings = []
     for artifact in records.own:
         address, record = str(artifact.address), artifact.record
-        if record.adopted_from or not record.bytes or artifact.is_removed():
+        if record.adopted_from or not record.bytes:
             continue
+        if (removal := artifact.removal()) and is_complete(removal):
+            for user, kept in removal.kept.items():
+                reason = f"{user} refers to them"
+                holdings.append(Holding(address, kept.bytes, record.finished, reason, None, False, stays=True))
+            continue
+        size = record.stored()
         since = listed.get(address) if address not in needed else None
         due = address not in needed and now - (since or now) >= grace
-        holdings.append(Holding(address, record.bytes, record.finished, needed.get(address, ""), since, due))
-    return Survey(recipe, policy, holdings, [])
+        if address not in needed:
+            size -= records.referenced_by(needed, address)
+        holdings.append(Holding(address, size, record.finished, needed.get(address, ""), since, due))
+    return Survey(records.recipe, policy, holdings, [])
 
 
 def collect(
@@ -188,22 +203,34 @@ def collect(
     A run that was killed is completed by the next one. An artifact whose manifests cannot be read keeps its files, with
     a warning. Arguments and errors are those of `survey`.
     """
-    now = now or datetime.now(UTC)
-    found = survey(store, recipe, policy, now, drop)
+    now, records = now or datetime.now(UTC), _Records(store, recipe)
+    found = _survey(records, policy, now, drop)
     listed = {one.artifact: (one.listed or now).isoformat() for one in found.unneeded}
     with store.write(_state(recipe)) as file:  # before the removal: what is removed has been listed
         file.write(json.dumps(listed, indent=1, sort_keys=True).encode())
-    removed = []
-    for one in found.unneeded:
-        if one.due:
-            try:
-                artifact = Artifact.open_at(store, ArtifactId.parse(one.artifact))
-                artifact.remove_files(f"no longer needed since {listed[one.artifact][:10]}", now)
-            except InputError as error:
-                log.warning("%s cannot be removed: %s", one.artifact, error)
-            else:
-                removed.append(one.artifact)
-    return Survey(recipe, policy, found.holdings, removed)
+    return Survey(recipe, policy, found.holdings, _remove(records, found, listed, now))
+
+
+def _remove(records: "_Records", found: Survey, listed: Mapping[str, str], now: datetime) -> list[str]:
+    """Removes the files that are due, and those that stayed for a version that is removed now; returns the artifacts.
+
+    All artifacts are marked before any file is removed, since a version that is removed needs no file of another one.
+    """
+    begun, removed = [one.artifact for one in found.holdings if one.stays], []
+    for address in (one.artifact for one in found.unneeded if one.due):
+        try:
+            begin(records.artifacts[address], f"no longer needed since {listed[address][:10]}", now)
+            begun.append(address)
+        except InputError as error:
+            log.warning("%s cannot be removed: %s", address, error)
+    for address in dict.fromkeys(begun):
+        try:
+            proceed(records.artifacts[address], map(ArtifactId.parse, records.referring.get(address, ())))
+            removed.append(address)
+        except InputError as error:
+            log.warning("%s cannot be removed: %s", address, error)
+    due = {one.artifact for one in found.unneeded if one.due}
+    return [address for address in removed if address in due]
 
 
 def delete_runs(store: Store, recipe: str, uri: str) -> int:
@@ -263,10 +290,20 @@ class _Records:
     """
 
     def __init__(self, store: Store, recipe: str) -> None:
-        self.recipe = recipe
+        self.store, self.recipe = store, recipe
         self.artifacts = {str(artifact.address): artifact for artifact in Ledger(store)}
         self.own = [artifact for artifact in self.artifacts.values() if artifact.address.name.startswith(f"{recipe}/")]
         self.versions = VersionIndex(store, recipe).versions()
+        self.referring: dict[str, list[str]] = {}
+        """The artifacts that refer to files of an artifact."""
+        for address, artifact in self.artifacts.items():
+            for home in artifact.record.elsewhere():
+                self.referring.setdefault(home, []).append(address)
+
+    def referenced_by(self, users: Collection[str], address: str) -> int:
+        """Returns the most bytes of an artifact that one of some others refers to; they mostly refer to the same."""
+        found = (self.artifacts[one].record.elsewhere() for one in self.referring.get(address, ()) if one in users)
+        return max((sizes[address] for sizes in found), default=0)
 
     def needed(self, policy: Retention, now: datetime, drop: Collection[str]) -> dict[str, str]:
         """Returns the ids of all artifacts whose files are needed, with the first reason that applies."""

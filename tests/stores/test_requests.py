@@ -16,6 +16,7 @@ from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.errors import InputError, StoreError, SupersededError, TransientError
 from tasks.core.ledger import versions_of
+from tasks.core.removal import is_complete, remove_files
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.run.scale.units import unit
@@ -71,16 +72,10 @@ def test_a_resume_on_s3_costs_one_request_for_each_part(s3_store: Store, cost: C
 
 
 def test_a_worker_on_s3_sends_two_requests_for_a_file_that_it_reads_and_one_for_a_file_or_record_that_it_writes(
-    s3: S3Server, s3_store: Store, monkeypatch: pytest.MonkeyPatch
+    s3_store: Store, sent: Counter[str]
 ) -> None:
     source, output = committed(s3_store, 8).folder, Output(s3_store, ArtifactId("demo/words", "a"), "2" * 64)
-    answer, sent = s3.faults.app, Counter[str]()
-
-    def counting(environ: dict[str, Any], start: Any) -> Iterable[bytes]:
-        sent[environ["REQUEST_METHOD"]] += 1
-        return answer(environ, start)
-
-    monkeypatch.setattr(s3.faults, "app", counting)
+    sent.clear()
     for number in range(8):
         with output.part(f"part-{number:05}", conserved=False) as part:
             source.local(f"0/{part.name}.bin")
@@ -92,6 +87,38 @@ def test_a_worker_on_s3_sends_two_requests_for_a_file_that_it_reads_and_one_for_
     for number in range(8):
         source.local(f"0/part-{number:05}.bin")  # as another task does on this machine
     assert sent == {"HEAD": 2 * read * heads, "GET": read * gets, "PUT": written * puts}
+
+
+@pytest.fixture
+def sent(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Requests to the S3 server by method, and "COPY"."""
+    answer, counts = s3.faults.app, Counter[str]()
+
+    def counting(environ: dict[str, Any], start: Any) -> Iterable[bytes]:
+        counts["COPY" if "HTTP_X_AMZ_COPY_SOURCE" in environ else environ["REQUEST_METHOD"]] += 1
+        return answer(environ, start)
+
+    monkeypatch.setattr(s3.faults, "app", counting)
+    return counts
+
+
+def test_to_take_over_parts_on_s3_costs_the_same_requests_however_many_they_are(
+    s3_store: Store, sent: Counter[str]
+) -> None:
+    costs = []
+    for parts in (2, 24):
+        before = committed(s3_store, parts, ArtifactId(f"of{parts}/books", "a"))
+        output = Output(s3_store, ArtifactId(before.address.name, "b"), "2" * 64)
+        sent.clear()
+        for record in before.parts:
+            output.carry(before, record)
+        assert not sent, "the manifest is in memory"
+        after = commit(output, "toy", 1, Config(), (), Report())
+        assert (after.record.content, after.verify()) == (before.record.content, [])
+        costs.append(sent - Counter(GET=parts * FILES))  # of the verification
+    assert costs[0] == costs[1]
+    assert not costs[1]["COPY"]
+    assert s3_store.sizes("of24/books/b").keys() == after.record_paths
 
 
 def test_a_commit_on_s3_removes_what_was_left_out_at_once(s3_store: Store, cost: Cost) -> None:
@@ -106,8 +133,9 @@ def test_a_commit_on_s3_removes_what_was_left_out_at_once(s3_store: Store, cost:
 def test_verification_on_s3_costs_one_request_a_file_and_removal_a_few(s3_store: Store, cost: Cost) -> None:
     artifact = committed(s3_store, 16)
     assert cost(artifact.verify) == 16 * FILES + 1
-    assert cost(lambda: artifact.remove_files("no longer needed", datetime.now(UTC))) < 6
-    assert artifact.is_removed()
+    assert cost(lambda: remove_files(artifact, "no longer needed", datetime.now(UTC))) < 12
+    assert (removal := artifact.removal())
+    assert is_complete(removal)
     with pytest.raises(InputError, match=r"the files of demo/books@a were removed on .*no longer needed"):
         artifact.verify()
 

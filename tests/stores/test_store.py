@@ -40,18 +40,6 @@ def test_written_files_can_be_read_listed_and_removed(store: Store) -> None:
     assert store.list("") == ["a/d.json"]
 
 
-def test_a_copy_outlives_its_original(store: Store) -> None:
-    with store.write("one/file") as file:
-        file.write(b"content")
-    for _ in range(2):
-        store.copy("one/file", "other/folder/file")
-    store.remove("one")
-    assert store.read("other/folder/file") == b"content"
-    assert [path for path in store.list("", unfinished=True) if path.startswith("other")] == ["other/folder/file"]
-    with pytest.raises(FileNotFoundError):
-        store.copy("one/file", "other/more")
-
-
 def test_concurrent_adoptions_commit_once_and_read_the_source_files(store: Store) -> None:
     def begun(version: str) -> Output:
         output = Output(store, ArtifactId("demo/tokens", version), "1" * 64)

@@ -121,7 +121,7 @@ def read_all(folders: Sequence[ArtifactFolder]) -> list[Tombstone]:
 
 def read_lifted(folders: Sequence[ArtifactFolder]) -> list[Lift]:
     """Returns all lifts of takedowns, sorted."""
-    folders_with_lifts = (folder for folder in folders if folder.store.exists(f"{folder.path}/{LIFTED_FILE}"))
+    folders_with_lifts = (folder for folder in folders if folder.store.exists(folder.at(LIFTED_FILE)))
     rows = (row for folder in folders_with_lifts for row in folder.table(LIFTED_FILE).to_pylist())
     return sorted({Lift(**row) for row in rows})
 

@@ -91,7 +91,7 @@ def croissant(artifacts: Mapping[str, Artifact], corpus: Corpus, statement: Stat
                 "@type": "cr:FileObject",
                 "@id": entry.path,
                 "name": entry.path,
-                "contentUrl": documents.store.url(f"{documents.path}/{entry.path}"),
+                "contentUrl": documents.store.url(documents.place(entry)),
                 "contentSize": f"{entry.bytes} B",
                 "encodingFormat": "application/x-parquet",
                 "sha256": entry.sha256,

@@ -123,7 +123,7 @@ class AlignedParts:
     def is_paged(self, name: str, ids: pa.ChunkedArray) -> pa.ChunkedArray:
         """Returns which of some documents of one part are from paged files."""
         path = f"layout/{name}.parquet"
-        if not self.has_layouts or not self.extracted.store.exists(f"{self.extracted.path}/{path}"):
+        if not self.has_layouts or not self.extracted.store.exists(self.extracted.at(path)):
             return pa.chunked_array([pa.repeat(False, len(ids))])
         return pc.is_in(ids, value_set=self.extracted.table(path, columns=["id"]).column("id").combine_chunks())
 

@@ -12,8 +12,8 @@ Reads, for each of `[[extract.archives]]`, the columnar index of its crawls and 
 
 A crawl does not change, so the artifact is a function of the settings and the takedowns. A part has consecutive
 captures of one crawl, at most `AT_ONCE` with `AT_ONCE_BYTES`; a killed run continues after its last part. Another
-version with the same settings copies the parts of the newest such version, except those with a page that has been taken
-down since.
+version with the same settings refers to the parts of the newest such version, except those with a page that has been
+taken down since: these are fetched again without it.
 
 The requests of all sources are made by this process, `common_crawl.CONNECTIONS` at a time.
 """
@@ -166,8 +166,8 @@ class _Fetcher:
         """Writes the table of the matching captures of a crawl, as a part, unless it is there."""
         if (name := f"{self.source.name}-{crawl}") in self.output.committed:
             return
-        with self.output.part(name) as part:
-            if not self._carried(part, ()):
+        if not self._carried(name, ()):
+            with self.output.part(name) as part:
                 self._search(part, crawl)
 
     def _search(self, part: Part, crawl: str) -> None:
@@ -190,8 +190,8 @@ class _Fetcher:
         return f"found/{self.source.name}/{crawl}.parquet"
 
     def _found(self, crawl: str, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
-        path = f"{self.output.address.path}/{self._found_path(crawl)}"
-        with parquet.open_file(self.output.store.local(path)) as table:
+        (entry,) = self.output.committed[f"{self.source.name}-{crawl}"].files
+        with parquet.open_file(self.output.store.local(self.output.folder.place(entry))) as table:
             yield from table.iter_batches(columns=columns)
 
     def select(self) -> Selection:
@@ -226,10 +226,10 @@ class _Fetcher:
         with ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="archive") as pool:
             for crawl, mask in selection.wanted.items():
                 for number, rows in enumerate(_chunks(self._wanted(crawl, mask))):
-                    if (part_name := f"{name}-{crawl}-{number:06d}") not in self.output.committed:
+                    part_name = f"{name}-{crawl}-{number:06d}"
+                    if part_name not in self.output.committed and not self._carried(part_name, rows):
                         with self.output.part(part_name) as part:
-                            if not self._carried(part, rows):
-                                self._fetch(part, crawl, rows, pool)
+                            self._fetch(part, crawl, rows, pool)
                     done, stored = done + len(rows), stored + sum(row["length"] for row in rows)
                     self.output.progress(done, total, f"captures of {name}, {stored:,} bytes")
 
@@ -239,14 +239,14 @@ class _Fetcher:
             yield from batch.filter(pa.array(mask[first : first + batch.num_rows])).to_pylist()
             first += batch.num_rows
 
-    def _carried(self, part: Part, rows: Sequence[Row]) -> bool:
+    def _carried(self, name: str, rows: Sequence[Row]) -> bool:
         """Takes a part over from the other version, unless takedowns have changed it; returns whether it did."""
-        record = self.earlier.parts.part(part.name) if self.earlier else None
+        record = self.earlier.parts.part(name) if self.earlier else None
         if self.earlier is None or record is None or TAKEN_DOWN in record.rejected:
             return False
         if any(self._is_taken_down(row["url"]) for row in rows):
             return False
-        part.carry(self.earlier.folder, record)
+        self.output.carry(self.earlier, record)
         return True
 
     def _is_taken_down(self, url: str) -> bool:

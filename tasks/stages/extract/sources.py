@@ -11,7 +11,7 @@ import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tasks.core.artifact import EXTERNAL, Artifact, ArtifactId, InputRef
+from tasks.core.artifact import EXTERNAL, Artifact, ArtifactId, FileEntry, InputRef
 from tasks.core.clients import hub
 from tasks.core.config import sha256_of_json
 from tasks.core.errors import InputError, NothingNewError
@@ -147,17 +147,19 @@ def _fetched_units(config: ExtractConfig, inputs: Inputs) -> Iterator[InputUnit]
         for stream in config.streams:
             fields = stream.model_dump(exclude={*Topic.model_fields} - {"name"})
             files = MessageFiles(kind="jsonl", path=messages.store.url(messages.path), **fields)
-            yield from _units_in(messages, f"messages/{stream.name}/", files)
+            for entry in _files_in(messages, f"messages/{stream.name}/"):
+                place = messages.store.url(messages.place(entry))
+                yield InputUnit(SourceFile(place, entry.path, entry.bytes), files)
     if archived := inputs.get("archived"):
         for archive in config.archives:
             captures = ArchiveFiles(name=archive.name, kind=WARC, path=archived.store.url(archived.path))
-            yield from _units_in(archived, f"{CAPTURES}{archive.name}/", captures, f"{archived.path}/")
+            for entry in _files_in(archived, f"{CAPTURES}{archive.name}/"):
+                place = archived.place(entry)  # documents name it, so it is where the bytes are
+                yield InputUnit(SourceFile(archived.store.url(place), place, entry.bytes), captures)
 
 
-def _units_in(artifact: Artifact, folder: str, source: FileSource, prefix: str = "") -> Iterator[InputUnit]:
-    """Yields the files of a folder of an artifact, named by `prefix` and their path in the artifact."""
-    for entry in sorted(artifact.entries(folder), key=lambda entry: entry.path):
-        yield InputUnit(SourceFile(f"{source.path}/{entry.path}", f"{prefix}{entry.path}", entry.bytes), source)
+def _files_in(artifact: Artifact, folder: str) -> list[FileEntry]:
+    return sorted(artifact.entries(folder), key=lambda entry: entry.path)
 
 
 def external(config: ExtractConfig) -> dict[str, External]:

@@ -6,9 +6,9 @@ Reads `documents` (kept/), `tokenizer` and the token files of the recipe; writes
 `fertility.json` (see `fertility`; for the documents of a part with the lowest hashes, up to 1/64 of its bytes or
 128 KiB).
 
-With `accumulate`, the parts of the version before (`earlier`) are taken over, in front of the new ones, whose names
-begin with the number of their version; `origins.json` has, for each part, the documents that it was made from
-(`formats.tokens.origins`).
+With `accumulate`, the parts of the version before (`earlier`) are taken over by reference, in front of the new ones,
+whose names begin with the number of their version; `origins.json` has, for each part, the documents that it was made
+from (`formats.tokens.origins`).
 
 The record has the rows and tokens of each shard (`FileEntry`), so no shard is opened to count them.
 
@@ -151,8 +151,7 @@ def run(config: EncodeConfig, inputs: Inputs, output: Output, engine: Engine) ->
     records = output.map_parts(engine, partial(_encode_part, job), to_encode)
     records += output.map_parts(engine, partial(_import_part, job), to_import)
     if earlier:
-        to_carry = [PartSpec(record.name, record) for record in carried]
-        records += output.map_parts(engine, partial(_carry_part, earlier.folder), to_carry)
+        records += [output.carry(earlier, record) for record in carried]
         known.leave_out(output)
     by_name = sorted(records, key=lambda record: record.name)
     report = _report(job, by_name, origins, output)
@@ -168,7 +167,7 @@ def _report(job: _EncodeJob, records: Sequence[PartRecord], origins: Mapping[str
             totals[name] += value
     if not totals.get("tokens"):
         raise InputError(f"{job.documents.address} has no kept document to encode", "see its funnel for the reasons")
-    table = _fertility(output, [record.name for record in records], origins)
+    table = _fertility(output, records, origins)
     for source in sorted(job.heldout_below):
         if not totals.get(f"tokens/{source}/{HELDOUT}"):
             log.warning('the source "%s" has no held-out document: its bits per byte cannot be measured', source)
@@ -248,11 +247,10 @@ def _names(job: _EncodeJob, source: str | TokenSource) -> known.Names:
     return [uid.hex() for uid, _ in rows], [url for _, url in rows]
 
 
-def _fertility(output: Output, parts: Sequence[str], origins: Mapping[str, Origin]) -> dict[str, Any]:
+def _fertility(output: Output, records: Sequence[PartRecord], origins: Mapping[str, Origin]) -> dict[str, Any]:
     """Sums the counts of all parts, and writes the table and, if there are any, the origins of the parts."""
-    folder = output.folder
-    paths = [f"{FERTILITY_FOLDER}/{name}.json" for name in parts]
-    table = fertility_table(map(json.loads, concurrently(folder.read, paths)))
+    files = [file for record in records for file in record.files if file.path.startswith(f"{FERTILITY_FOLDER}/")]
+    table = fertility_table(map(json.loads, concurrently(output.store.read, map(output.folder.place, files))))
     if _SUMMARY not in output.committed:
         with output.part(_SUMMARY, conserved=False) as part:
             part.write(FERTILITY, json.dumps(table, indent=2, sort_keys=True).encode() + b"\n")
@@ -292,11 +290,6 @@ def _lowest(documents: ArtifactFolder, count: int, path: str) -> dict[str, tuple
         of_source = draws[sources.indices.to_numpy() == code]
         lowest[source] = (len(of_source), np.sort(of_source)[:count].tolist())
     return lowest
-
-
-def _carry_part(earlier: ArtifactFolder, part: Part, record: PartRecord) -> None:
-    """Takes over a part of the version before."""
-    part.carry(earlier, record)
 
 
 def _import_part(job: _EncodeJob, part: Part, new: _NewPart) -> None:

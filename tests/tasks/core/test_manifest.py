@@ -13,6 +13,7 @@ from tasks.core.commit import adopt, clear, commit
 from tasks.core.config import Config
 from tasks.core.errors import InputError, SupersededError
 from tasks.core.manifest import MANIFESTS, Parts, Total
+from tasks.core.removal import remove_files
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 
@@ -173,8 +174,8 @@ def test_a_lost_commit_and_a_removal_leave_the_manifests_of_the_artifact(tmp_pat
     listed = {path for path in store.sizes(ADDRESS.path) if path.startswith(MANIFESTS)}
     assert listed == {one.path for one in artifact.record.manifests}
     clear(artifact, again=True)
-    artifact.remove_files("of a test", artifact.record.finished)
-    assert set(store.sizes(ADDRESS.path)) == artifact.record_paths | {".removed.json"}
+    remove_files(artifact, "of a test", artifact.record.finished)
+    assert set(store.sizes(ADDRESS.path)) == artifact.record_paths | {".removed.json", ".removal/0000.json"}
     assert list(Artifact.open_at(store, ADDRESS).parts) == list(artifact.parts)
 
 

@@ -17,7 +17,7 @@ from tasks.formats.tokens.origins import leave_out, superseded_marks
 from tasks.formats.tokens.shard import ShardSet
 from tasks.run.place import Retention
 from tasks.run.recipe import Recipe
-from tasks.run.retention import collect
+from tasks.run.retention import collect, survey
 from tasks.run.runner import StageResult, open_store, run_stage
 from tasks.run.trace.answer import PageTrace
 from tasks.run.trace.trace import trace
@@ -86,11 +86,11 @@ def test_earlier_tokens_are_taken_over_and_only_new_documents_are_encoded(grown:
     kept = artifact(grown, "documents", "3").record.metrics["kept"]
     assert artifact(grown, "shards", "3").record.rejected["encoded_before"] >= kept - 6 - CHANGED
     assert len({artifact(grown, "tokenizer", version).read("tokenizer.json") for version in ("1", "2", "3")}) == 1
-    # On a local disk a file exists once.
-    shards = artifact(grown, "shards", "1")
-    for path in shards.files("shards/"):
-        files = {Path(artifact(grown, "shards", version).local(path)).stat().st_ino for version in ("1", "2", "3")}
-        assert len(files) == 1
+    for path in artifact(grown, "shards", "1").files("shards/"):
+        assert {artifact(grown, "shards", version).at(path) for version in ("1", "2", "3")} == {
+            f"{grown.name}/shards/1/{path}"
+        }
+    assert artifact(grown, "shards", "3").record.elsewhere().keys() == {f"{grown.name}/shards@{one}" for one in "12"}
 
 
 def test_a_document_of_an_earlier_version_is_traced_to_its_capture_and_the_new_steps(grown: Recipe) -> None:
@@ -138,8 +138,15 @@ def test_the_earlier_documents_of_changed_files_are_not_trained_on(
 def test_what_the_traces_of_the_newest_version_show_is_not_removed(grown: Recipe, tmp_path: Path) -> None:
     shutil.copytree(open_store(grown).root, tmp_path / "store")
     store = Store(str(tmp_path / "store"))
-    removed = collect(store, grown.name, Retention(versions=1, grace_days=0)).removed
+    policy = Retention(versions=1, grace_days=0)
+    stored = Artifact.open_at(store, ArtifactId(f"{grown.name}/shards", "1"))
+    removed = collect(store, grown.name, policy).removed
     assert f"{grown.name}/shards@1" in removed
+    of_documents = {entry.path for part in stored.parts if part.name.startswith("v") for entry in part.files}
+    assert set(store.sizes(stored.path)) & set(stored.files()) == of_documents, "without the sums of all parts"
+    assert Artifact.open_at(store, ArtifactId(f"{grown.name}/shards", "3")).verify() == []
+    held = {one.artifact: one.needed for one in survey(store, grown.name, policy).holdings if one.stays}
+    assert held[f"{grown.name}/shards@1"] == f"{grown.name}/shards@3 refers to them"
     assert not [address for address in removed if address.startswith(f"{grown.name}/documents@")]
     for table in DocumentIndex(Artifact.open_at(store, ArtifactId(f"{grown.name}/shards", "3"))).entries():
         for uid in table.column("doc_uid").to_pylist()[:2]:

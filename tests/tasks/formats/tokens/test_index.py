@@ -10,6 +10,7 @@ from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.engine import open_engine
 from tasks.core.errors import InputError
+from tasks.core.removal import remove_files
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.formats.documents import key_index
@@ -136,7 +137,7 @@ def test_keys_that_are_to_grow_are_missed_by_name(tmp_path: Path) -> None:
         file.write(whole[:-1])
     with pytest.raises(InputError, match=rf"{path} is missing or has no bytes 0 \.\. {len(whole)}"):
         merged.between(0, 1 << 64)
-    artifact.remove_files("of a test", artifact.record.finished)
+    remove_files(artifact, "of a test", artifact.record.finished)
     with pytest.raises(InputError, match=r"test/keys@dev were removed on .*of a test"):
         merged.between(0, 1 << 64)
 

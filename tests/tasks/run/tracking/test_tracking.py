@@ -18,6 +18,7 @@ import pytest
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import adopt
 from tasks.core.errors import TransientError
+from tasks.core.removal import remove_files
 from tasks.core.store import Store
 from tasks.run.recipe import find_recipe
 from tasks.run.result import StageResult
@@ -97,7 +98,7 @@ def test_runs_of_artifacts_without_files_are_marked_as_deleted_and_no_others(
     for artifact in made:
         assert tracked(server, "test", artifact).close("FINISHED", artifact)
     assert delete_runs(store, "test", server) == 0
-    made[0].remove_files("no longer needed", datetime.now(UTC))
+    remove_files(made[0], "no longer needed", datetime.now(UTC))
     assert delete_runs(store, "test", server) == 1
     (kept,) = experiment_runs(held).keys() - others.keys()
     assert held.get_run(kept).data.tags["sluice.artifact"] == str(made[1].address)

@@ -15,6 +15,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.removal import remove_files
 from tasks.core.stage import Output
 from tasks.core.store import Store
 from tasks.formats.tokens import marks
@@ -262,7 +263,7 @@ def test_the_next_cycle_by_the_stages_knows_the_runs_of_this_one_until_its_files
     assert {"alone", "names"} <= set(screening["earlier"]["tried"])
     assert screening["earlier"]["backtest"] is None  # two mixtures determine no response
     assert [len(one["runs"]) for one in screening["evidence"]] == [3, len(begun["arms"])]
-    mixture.remove_files("test", datetime.now(UTC))
+    remove_files(mixture, "test", datetime.now(UTC))
     gone = {"plan": made.plan, "shards": made.shards, "earlier": mixture}
     arms = run_stage_in(tmp_path, "tasks.stages.canary.arms", later, gone, member="round-1", kind="without")
     begun = json.loads(arms.read("cycle.json"))

@@ -1,5 +1,6 @@
 """Stage `archive`: the captures that a recipe names, as Common Crawl has them, and little of its index."""
 
+import gzip
 import json
 import os
 import signal
@@ -21,7 +22,9 @@ from tasks.core.errors import InputError, RecipeError, StoreError
 from tasks.core.store import Store
 from tasks.formats.warc import common_crawl
 from tasks.formats.warc.archive import provenance_of
+from tasks.run.place import Retention
 from tasks.run.recipe import Recipe, find_recipe
+from tasks.run.retention import collect
 from tasks.run.runner import run_stage
 from tasks.run.trace.text import render
 from tasks.run.trace.trace import trace
@@ -223,7 +226,21 @@ def test_a_page_that_was_taken_down_is_not_fetched_and_the_others_are_not_fetche
     assert len(read) == 1, "the other page of the part with the page that was taken down"
     assert urls(second) == [url for url in urls(first) if url != PAGES[1].url]
     untouched = [path for path in first.files("captures/") if not path.endswith("000000.warc.gz")]
-    assert [second.read(path) for path in untouched] == [first.read(path) for path in untouched]
+    assert [second.at(path) for path in untouched] == [first.at(path) for path in untouched]
+    bench.run("extract", version="2", **settings)
+    assert held(bench.store, PAGES[1].url) == 1
+    collected = collect(bench.store, "test", Retention(versions=1, grace_days=0))
+    assert collected.removed == ["test/archived@1"]
+    assert held(bench.store, PAGES[1].url) == 0, "the file is not kept for other parts of the version"
+    assert held(bench.store, PAGES[2].url) == 1
+    assert second.verify() == []
+    assert f"  from       {CRAWL}, " in render(trace(bench.store, "test", "2", PAGES[2].url))
+
+
+def held(store: Store, url: str) -> int:
+    """Number of WARC files of the store with a page."""
+    bodies = (gzip.decompress(store.read(path)) for path in store.list("test/archived") if path.endswith(".warc.gz"))
+    return sum(f"URI: {url}\r\n".encode() in body for body in bodies)
 
 
 def test_pages_that_ask_not_to_be_used_give_no_document(bench: Bench) -> None:

@@ -14,6 +14,7 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.errors import InputError, RecipeError
+from tasks.core.removal import remove_files
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.formats.documents.tombstones import Tombstones, in_force
@@ -237,7 +238,7 @@ def test_a_value_that_is_in_force_and_matches_no_record_is_reported_again(tmp_pa
 
 def test_records_that_are_gone_do_not_prevent_a_takedown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     documents = documents_in(tmp_path, [kept_document(TYPED, "text")], 1)
-    documents.remove_files("the disk was full", datetime(2026, 11, 1, tzinfo=UTC))
+    remove_files(documents, "the disk was full", datetime(2026, 11, 1, tzinfo=UTC))
     report = report_of(take_down(tmp_path, urls="https://h1.org/ete"))
     assert [entry["nearest"] for entry in report["unmatched"]] == [[]]
     assert "is not searched for the values" in caplog.text
