@@ -222,10 +222,11 @@ def _fp8_reasons(layout: Layout, run: TrainConfig, shape: ModelShape, seq_len: i
             f"that share it) a multiple of {FP8_MULTIPLE}"
         )
     for name, width in widths.items():
-        if width % layout.tensor == 0 and width // layout.tensor % FP8_MULTIPLE:
+        own, rest = divmod(width, layout.tensor)
+        if not rest and own % FP8_MULTIPLE:
             reasons.append(
-                f"tensor = {layout.tensor} leaves each rank {width // layout.tensor} columns of {name}, which cannot be "
-                f"multiplied in fp8: not a multiple of {FP8_MULTIPLE}"
+                f"tensor = {layout.tensor} leaves each rank {own} columns of {name}, which cannot be multiplied in fp8, "
+                f"as {FP8_MULTIPLE} does not divide them"
             )
     return reasons
 
