@@ -271,7 +271,7 @@ def rates(size: Size, load: Workload, batches: list[Batch], step_s: float, devic
     flops = {
         name: per_s * flops_per_token(ModelShape.of(size.model, size.vocab_size), keys) for name, keys in by.items()
     }
-    peak = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+    peak = peak_flops(torch.cuda.get_device_name(device), "bf16") if device.type == "cuda" else None
     return {
         "tokens_per_s": round(per_s),
         **{f"tflops{name}": round(value / 1e12, 1) for name, value in flops.items()},
@@ -407,7 +407,11 @@ def card(device: torch.device) -> dict[str, Any]:
     found: dict[str, Any] = {"torch": torch.__version__, "cuda": torch.version.cuda, "name": "CPU"}
     if device.type == "cuda":
         about = torch.cuda.get_device_properties(device)
-        found |= {"name": about.name, "sm": f"{about.major}.{about.minor}", "peak_flops": peak_flops(about.name)}
+        found |= {
+            "name": about.name,
+            "sm": f"{about.major}.{about.minor}",
+            "peak_flops": peak_flops(about.name, "bf16"),
+        }
         found["memory_gib"] = round(about.total_memory / 2**30, 1)
     return found
 

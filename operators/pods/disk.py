@@ -17,9 +17,8 @@ from tasks.stages.canary import CanaryConfig
 from tasks.stages.tokens import PackConfig, TokenizerConfig
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.model.shape import ModelShape
-from tasks.trainer.place import Layout
-from tasks.trainer.planning.config import PlanConfig
-from tasks.trainer.planning.estimate import estimate
+from tasks.trainer.planning.estimate import checkpoint_bytes, kept_checkpoints
+from tasks.trainer.tuning.memory import Workload
 
 DISK = "ephemeral-storage"
 SPARE_GIB = 20
@@ -71,10 +70,10 @@ def planned_bytes(recipe: Recipe, place: KubernetesPlace, stage: str) -> float:
         nproc, layout = recipe.place.train.nproc, recipe.place.train.layout
         is_spread = layout is not None and layout.ranks // layout.replicate > nproc
         copies = 2 if is_spread else 1
-        return _training_bytes(recipe, recipe.of(TrainConfig), place.nodes, cache, copies, layout)
+        return _training_bytes(recipe, recipe.of(TrainConfig), place.nodes, cache, copies)
     if stage in ("canary", "confirm"):
         run = recipe.of(CanaryConfig).training(0, {"confirms": stage == "confirm"})
-        return _training_bytes(recipe, run, 1, cache, 1, None)
+        return _training_bytes(recipe, run, 1, cache, 1)
     if stage == "evaluate":
         train = recipe.of(TrainConfig)
         weights = float(FP32 * _shape(recipe, train).weights["total"])
@@ -82,15 +81,12 @@ def planned_bytes(recipe: Recipe, place: KubernetesPlace, stage: str) -> float:
     return 0.0
 
 
-def _training_bytes(
-    recipe: Recipe, run: TrainConfig, nodes: int, cache: float, copies: int, layout: Layout | None
-) -> float:
+def _training_bytes(recipe: Recipe, run: TrainConfig, nodes: int, cache: float, copies: int) -> float:
     """Returns the scratch space of each of the nodes of a training, with space for `copies` more whole checkpoints."""
-    shape, seq_len, nproc = _shape(recipe, run), recipe.of(PackConfig).seq_len, recipe.place.train.nproc
-    planned = estimate(recipe.of(PlanConfig), run, shape, seq_len, layout, nproc * nodes, nproc)
-    saving = planned["checkpoints"]
+    shape, seq_len = _shape(recipe, run), recipe.of(PackConfig).seq_len
+    size = checkpoint_bytes(Workload(run, shape, seq_len))
     read = run.steps * run.batch_size * seq_len * (2 if shape.vocab_size <= 2**16 else 4) / nodes
-    return float(saving["scratch_gb"] * 1e9 / nodes + copies * saving["bytes"] + min(read, cache))
+    return kept_checkpoints(run) * size / nodes + copies * size + min(read, cache)
 
 
 def _shape(recipe: Recipe, run: TrainConfig) -> ModelShape:

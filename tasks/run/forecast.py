@@ -36,9 +36,16 @@ from tasks.trainer.config import ModelConfig, TrainConfig
 from tasks.trainer.interchange.huggingface import read_shape
 from tasks.trainer.model import model_file
 from tasks.trainer.model.shape import ModelShape
-from tasks.trainer.parallel.fit import check_fit
+from tasks.trainer.parallel.start import CPU
 from tasks.trainer.planning.config import PEAKS, PlanConfig
-from tasks.trainer.planning.estimate import FROM_PLAN, RunEstimate, RunPerformance, estimate, has_gpu
+from tasks.trainer.planning.estimate import (
+    FROM_PLAN,
+    RunEstimate,
+    RunPerformance,
+    estimate,
+    has_gpu,
+    planned_start,
+)
 from tasks.trainer.planning.tables import (
     OF_A_GPU,
     RATES,
@@ -50,6 +57,7 @@ from tasks.trainer.planning.tables import (
     plan_text,
 )
 from tasks.trainer.tuning.config import FinetuneConfig
+from tasks.trainer.tuning.memory import Workload
 
 
 @dataclass(frozen=True)
@@ -229,19 +237,15 @@ def plan(recipe: Recipe, store: Store, version: str, model: str = "", tuned: boo
         return _tuning_plan(recipe, store, version)
     if "checkpoint" not in recipe.makes:
         raise RecipeError(f"the recipe {recipe.name} trains no model", "add the section [train]")
-    train, layout, seq_len = recipe.of(TrainConfig), recipe.place.train.layout, recipe.of(PackConfig).seq_len
+    train = recipe.of(TrainConfig)
     shape = read_shape(Path(model)) if model else ModelShape.of(train.model, recipe.of(TokenizerConfig).vocab_size)
-    nodes, per_node = _nodes(recipe), recipe.place.train.nproc
-    if layout and not model:
-        check_fit(layout, train, shape.vocab_size, seq_len, nodes, per_node)
     name = f"{recipe.name}/checkpoint"
     previous = newest(store, name, but=version)
     measured = RunPerformance.of(previous.record.metrics) if previous else None
     train = train.of_month(2) if previous else train
-    ranks, config = per_node * nodes, recipe.of(PlanConfig)
-    address = str(previous.address) if previous else ""
-    planned = estimate(config, train, shape, seq_len, layout, ranks, per_node, measured, address)
-    if model:  # the recipe's place says nothing about where it will be trained
+    load = Workload(train, shape, recipe.of(PackConfig).seq_len)
+    planned = _estimate(recipe, load, measured, str(previous.address) if previous else "", elsewhere=bool(model))
+    if model:
         return TrainingPlan(planned, [], implausible(planned), [])
     return _with_omissions(recipe, store, version, planned, Artifact.find(store, ArtifactId(name, version)))
 
@@ -279,20 +283,35 @@ def _tuning_plan(recipe: Recipe, store: Store, version: str) -> TrainingPlan:
         raise InputError(f"[finetune] base: no version of {tuning.base} is complete", "train one, or name another")
     described = json.loads(base.read(model_file.FILE))
     seq_len, train = recipe.of(ExamplesConfig).seq_len, tuning.training(ModelConfig.model_validate(described["model"]))
-    shape, layout = ModelShape.of(train.model, described["vocab_size"]), recipe.place.train.layout
-    nodes, per_node = _nodes(recipe), recipe.place.train.nproc
-    if layout:
-        check_fit(layout, train, shape.vocab_size, seq_len, nodes, per_node)
+    shape = ModelShape.of(train.model, described["vocab_size"])
     spec = tuning.tuning_spec(described["vocab_size"], described["eos_id"], seq_len)
     previous = newest(store, name, but=version)
     measured = RunPerformance.of(previous.record.metrics) if previous else None
-    config, address = recipe.of(PlanConfig), str(previous.address) if previous else ""
-    planned = estimate(config, train, shape, seq_len, layout, per_node * nodes, per_node, measured, address, spec)
+    load = Workload(train, shape, seq_len, spec)
+    planned = _estimate(recipe, load, measured, str(previous.address) if previous else "")
     return _with_omissions(recipe, store, version, planned, Artifact.find(store, ArtifactId(name, version)))
 
 
-def _nodes(recipe: Recipe) -> int:
-    return recipe.place.kubernetes.nodes if recipe.place.kubernetes else 1
+def _estimate(
+    recipe: Recipe, load: Workload, measured: RunPerformance | None, address: str, *, elsewhere: bool = False
+) -> RunEstimate:
+    """Returns the estimate of a run at the place of a recipe.
+
+    Args:
+        recipe: the recipe.
+        load: what is trained.
+        measured: an earlier run.
+        address: the artifact of the earlier run.
+        elsewhere: whether the model will be trained elsewhere, of which the recipe's place says nothing; its refusals
+            are then in the table.
+    """
+    config, place = recipe.of(PlanConfig), recipe.place.train
+    nodes = recipe.place.kubernetes.nodes if recipe.place.kubernetes else 1
+    device = CPU if _lacks_gpu(recipe) and not elsewhere else None
+    start = planned_start(config, load, place.layout, nodes, place.nproc, device)
+    if not elsewhere:
+        start.check()
+    return estimate(config, load, start, measured, address)
 
 
 def _lacks_gpu(recipe: Recipe) -> bool:

@@ -118,7 +118,7 @@ def _make(
         member=resolved.member,
         max_bad_share=recipe.max_bad_share,
         source_artifacts=candidates,
-        place=_expanded(recipe.place.train),
+        place=_place_of_training(recipe),
     )
     if run is None:
         return _run(recipe, resolved, output, on_dask)
@@ -180,8 +180,10 @@ def _run(recipe: Recipe, resolved: ResolvedStage, output: Output, on_dask: bool)
     return artifact
 
 
-def _expanded(place: TrainPlace) -> TrainPlace:
-    return place.model_copy(update={"checkpoints": expand_all(place.checkpoints)})
+def _place_of_training(recipe: Recipe) -> TrainPlace:
+    place, cluster = recipe.place.train, recipe.place.kubernetes
+    nodes = cluster.nodes if cluster else 1
+    return place.model_copy(update={"checkpoints": expand_all(place.checkpoints), "nodes": nodes})
 
 
 def result_of(artifact: Artifact, version: str, *, skipped: bool) -> StageResult:
@@ -286,7 +288,7 @@ def join_stage(
         log.info("[%s] adopted from version %s: there is nothing to join", resolved.address, source_version)
     elif join := Hooks.of(resolved.module).join:
         log.info("[%s] joining %s, fingerprint %s", resolved.address, stage, resolved.fingerprint[:16])
-        place = _expanded(recipe.place.train)
+        place = _place_of_training(recipe)
         join(resolved.config, resolved.inputs, Output(store, resolved.address, resolved.fingerprint, place=place))
     else:
         log.info("[%s] the stage %s runs on node 0 alone", resolved.address, stage)

@@ -45,7 +45,7 @@ from tasks.trainer.optim import learning_rate
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.replica import Replica
 from tasks.trainer.parallel.replicated import Replicated, check_ranks
-from tasks.trainer.place import Layout
+from tasks.trainer.parallel.start import default_layout
 from tasks.trainer.process import GarbageCollection
 from tasks.trainer.telemetry import Telemetry
 
@@ -78,7 +78,8 @@ class Trainer:
         self.faults = Faults(self.out, ranks.rank == 0)
         if spec.place.layout is None:
             check_ranks(self.run, ranks.world)
-        self.layout = self._layout()
+        on_gpu = ranks.device.type == "cuda"
+        self.layout = default_layout(spec.place.layout, ranks.nodes, ranks.local_world, gpu=on_gpu)
         self.disk = Disk.find(self.out, ranks)
         self._check_ranks_agree()
         self.replica = self._replica()
@@ -125,15 +126,6 @@ class Trainer:
 
             load_base(sharded.chunks[0], self.spec)
         return sharded
-
-    def _layout(self) -> Layout | None:
-        """Returns the layout of the state; None if every rank has all of it, as on CPUs by default.
-
-        On GPUs the default is to shard it over the GPUs of a node, and to replicate it over nodes.
-        """
-        if self.spec.place.layout is None and self.ranks.device.type == "cuda":
-            return Layout(replicate=self.ranks.nodes, shard=self.ranks.local_world)
-        return self.spec.place.layout
 
     @property
     def _is_spread(self) -> bool:

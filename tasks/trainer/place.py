@@ -156,6 +156,9 @@ class TrainPlace(Config):
     nproc: int = Field(default=1, ge=1)
     """Ranks per node; the variable PET_NPROC_PER_NODE of a pod replaces it."""
 
+    nodes: int = Field(default=1, ge=1)
+    """Nodes of a run, for its plan; a stage has those of `[place.kubernetes]`."""
+
     layout: Layout | None = None
     """How the ranks of a training run share model and batch; None if each rank has the whole model. Canaries ignore
     it."""

@@ -52,7 +52,7 @@ class Telemetry:
         shape = ModelShape.of(run.model, vocab_size)
         self.flops_per_token = Workload(run, shape, seq_len, tuning).flops_per_token
         self.parameters = shape.weights["total"]
-        self.peak = peak_flops(self.device)
+        self.peak = peak_flops(self.device, run.precision)
         self._nvml = Nvml.of(f"GPU-{torch.cuda.get_device_properties(ranks.device).uuid}") if cuda else None
         self._sampled_at = float("-inf")
 

@@ -15,11 +15,11 @@ from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.plan import SUMMARY
 from tasks.trainer.model.shape import ModelShape
-from tasks.trainer.parallel.fit import check_fit
 from tasks.trainer.place import TrainPlace
 from tasks.trainer.planning.config import PlanConfig
-from tasks.trainer.planning.estimate import RunEstimate, RunPerformance, estimate
+from tasks.trainer.planning.estimate import RunEstimate, RunPerformance, estimate, planned_start
 from tasks.trainer.planning.tables import number, plan_text
+from tasks.trainer.tuning.memory import Workload
 
 log = logging.getLogger("sluice.estimate")
 
@@ -32,22 +32,13 @@ def run(config: PlanConfig, inputs: Inputs, output: Output, engine: Engine) -> R
     previous = inputs.get("previous")
     train = config.train.of_month(2) if previous else config.train
     summary, place = json.loads(inputs["plan"].read(SUMMARY)), TrainPlace.of(output.place)
-    layout, nproc = place.layout, place.nproc
-    vocab_size, seq_len = summary["vocab_size"], summary["seq_len"]
-    if layout:
-        # The stage runs on one node and knows only its ranks; the number of nodes is checked when the run starts.
-        check_fit(layout, train, vocab_size, seq_len, max(1, layout.ranks // nproc), nproc)
-    run_estimate = estimate(
-        config,
-        train,
-        ModelShape.of(train.model, vocab_size),
-        seq_len,
-        layout,
-        nproc,
-        nproc,
-        RunPerformance.of(previous.record.metrics) if previous else None,
-        str(previous.address) if previous else "",
-    )
+    load = Workload(train, ModelShape.of(train.model, summary["vocab_size"]), summary["seq_len"])
+    start = planned_start(config, load, place.layout, place.nodes, place.nproc)
+    start.check()
+    for warning in start.warnings:
+        log.warning("[%s] %s", output.address, warning)
+    measured = RunPerformance.of(previous.record.metrics) if previous else None
+    run_estimate = estimate(config, load, start, measured, str(previous.address) if previous else "")
     if not run_estimate["memory"]["fits"]:
         log.warning("[%s] a rank needs more memory than a %s of the plan has", output.address, config.gpu)
     text = plan_text(run_estimate).encode()

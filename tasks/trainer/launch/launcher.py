@@ -34,7 +34,8 @@ from tasks.trainer.config import TrainSpec
 from tasks.trainer.launch import failure, flight_recorder
 from tasks.trainer.launch.gang import Gang
 from tasks.trainer.logs import METRICS, MetricsTail
-from tasks.trainer.parallel.fit import check_fit, layout_warnings
+from tasks.trainer.model.shape import ModelShape
+from tasks.trainer.parallel.start import device_of_ranks, start_of
 from tasks.trainer.spec import open_plan
 
 log = logging.getLogger("sluice.train")
@@ -208,25 +209,24 @@ def last_lines(path: Path, count: int = 3) -> str:
 
 
 def _ranks_for(spec: TrainSpec, nodes: int) -> int:
-    """Returns the number of ranks per node: each rank must get the same number of microbatches of a step.
+    """Returns the number of ranks per node, and logs what makes the run slow.
 
-    The number of ranks is not part of the fingerprint, so a small run (a canary) uses fewer ranks instead of failing. A
-    layout is refused for the reasons for which a rank would refuse it.
+    Raises:
+        RecipeError: a rank would refuse the run, for the same reasons.
     """
-    layout, nproc = spec.place.layout, spec.place.nproc
-    if layout:
+    run = spec.run
+    if spec.tuning:
+        vocab_size, seq_len = spec.tuning.vocab_size, spec.tuning.seq_len
+    else:
         plan = open_plan(spec)
-        check_fit(layout, spec.run, plan.format.vocab_size, plan.seq_len, nodes, nproc)
-        for warning in layout_warnings(layout, nodes, nproc):
-            log.warning("%s", warning)
-        return nproc
-    microbatches = spec.run.batch_size // spec.run.microbatch
-    if microbatches % nodes:
-        raise InputError(
-            f"{nodes} nodes cannot share {microbatches} microbatches a step",
-            "set [place.kubernetes] nodes to a divisor of train.batch_size / train.microbatch",
-        )
-    return max(ranks for ranks in range(1, nproc + 1) if microbatches % (nodes * ranks) == 0)
+        vocab_size, seq_len = plan.format.vocab_size, plan.seq_len
+    device = device_of_ranks() if run.precision == "fp8" else None
+    shape = ModelShape.of(run.model, vocab_size)
+    start = start_of(spec.place.layout, run, shape, seq_len, nodes, spec.place.nproc, device)
+    start.check()
+    for warning in start.warnings:
+        log.warning("%s", warning)
+    return start.ranks_per_node
 
 
 def end_with_parent() -> None:

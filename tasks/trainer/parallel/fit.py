@@ -7,20 +7,22 @@ state for a checkpoint are not counted.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from tasks.core.errors import RecipeError
-from tasks.trainer.config import ModelConfig, TrainConfig
+from tasks.trainer.config import TrainConfig
 from tasks.trainer.model.shape import LOSS_ROWS, ModelShape
 from tasks.trainer.place import Layout
 
 FP32 = 4
 """Bytes per weight, moment and summed gradient."""
+FP8_MULTIPLE = 16
+"""All dimensions of an fp8 product must be multiples of this."""
 
 
 def layout_reasons(
-    layout: Layout, run: TrainConfig, vocab_size: int, seq_len: int, nodes: int, ranks_per_node: int
+    layout: Layout, run: TrainConfig, shape: ModelShape, seq_len: int, nodes: int, ranks_per_node: int
 ) -> list[str]:
     """Returns all reasons why a run cannot be trained in a layout; none if it can.
 
@@ -29,7 +31,7 @@ def layout_reasons(
     Args:
         layout: the layout of the place.
         run: settings of the run.
-        vocab_size: tokens of the vocabulary.
+        shape: of its model.
         seq_len: positions of a training sequence.
         nodes: number of nodes.
         ranks_per_node: number of ranks on each node.
@@ -37,8 +39,9 @@ def layout_reasons(
     return [
         *_rank_reasons(layout, nodes, ranks_per_node),
         *_batch_reasons(layout, run),
-        *_tensor_reasons(layout, run.model, vocab_size, seq_len),
-        *_pipeline_reasons(layout, run),
+        *_tensor_reasons(layout, shape, seq_len),
+        *_pipeline_reasons(layout, run, shape),
+        *(_fp8_reasons(layout, run, shape, seq_len) if run.precision == "fp8" else ()),
         *(compile_reasons(layout) if layout.compile else ()),
     ]
 
@@ -55,9 +58,15 @@ def layout_warnings(layout: Layout, nodes: int, ranks_per_node: int) -> list[str
 
 def check_fit(layout: Layout, run: TrainConfig, vocab_size: int, seq_len: int, nodes: int, ranks_per_node: int) -> None:
     """Raises RecipeError with all `layout_reasons`, if there are any."""
-    if reasons := layout_reasons(layout, run, vocab_size, seq_len, nodes, ranks_per_node):
+    shape = ModelShape.of(run.model, vocab_size)
+    refuse(layout_reasons(layout, run, shape, seq_len, nodes, ranks_per_node))
+
+
+def refuse(reasons: Sequence[str]) -> None:
+    """Raises RecipeError with all reasons, if there are any."""
+    if reasons:
         raise RecipeError(
-            f"this run cannot be trained in the layout of the place: {'; '.join(reasons)}",
+            f"this run cannot be trained at its place: {'; '.join(reasons)}",
             "change [place.train.layout], or the settings above",
         )
 
@@ -185,10 +194,10 @@ def _batch_reasons(layout: Layout, run: TrainConfig) -> list[str]:
     return []
 
 
-def _tensor_reasons(layout: Layout, model: ModelConfig, vocab_size: int, seq_len: int) -> list[str]:
+def _tensor_reasons(layout: Layout, shape: ModelShape, seq_len: int) -> list[str]:
     degree, reasons = layout.tensor, []
-    rows = model.embedding_rows(vocab_size)
-    sizes = {"kv_heads": model.kv_heads, "heads": model.heads, "ffn_dim": model.ffn_dim, "vocabulary": rows}
+    sizes = {name: getattr(shape, name) for name in ("kv_heads", "heads", "ffn_dim")}
+    sizes["vocabulary"] = shape.vocab_size
     for name, size in sizes.items():
         if size % degree:
             multiple = f" (vocab_rows = {-(-size // degree) * degree} pads it)" if name == "vocabulary" else ""
@@ -200,13 +209,35 @@ def _tensor_reasons(layout: Layout, model: ModelConfig, vocab_size: int, seq_len
     return reasons
 
 
-def _pipeline_reasons(layout: Layout, run: TrainConfig) -> list[str]:
+def _fp8_reasons(layout: Layout, run: TrainConfig, shape: ModelShape, seq_len: int) -> list[str]:
+    """Returns why the products of the layers cannot be in fp8; those of other sizes than multiples are in bf16."""
+    if shape.dim % FP8_MULTIPLE:
+        return []
+    reasons, rows = [], run.microbatch * (seq_len // layout.context)
+    widths = {"heads": shape.heads * shape.head_dim, "kv_heads": shape.kv_heads * shape.head_dim}
+    widths = {name: width for name, width in (widths | {"ffn_dim": shape.ffn_dim}).items() if width % FP8_MULTIPLE == 0}
+    if widths and rows % FP8_MULTIPLE:
+        reasons.append(
+            f"{rows} positions of a microbatch cannot be multiplied in fp8: make microbatch x seq_len (over the ranks "
+            f"that share it) a multiple of {FP8_MULTIPLE}"
+        )
+    for name, width in widths.items():
+        own, rest = divmod(width, layout.tensor)
+        if not rest and own % FP8_MULTIPLE:
+            reasons.append(
+                f"tensor = {layout.tensor} leaves each rank {own} columns of {name}, which cannot be multiplied in fp8, "
+                f"as {FP8_MULTIPLE} does not divide them"
+            )
+    return reasons
+
+
+def _pipeline_reasons(layout: Layout, run: TrainConfig, shape: ModelShape) -> list[str]:
     if layout.pipeline == 1:
         return []
     chunks, reasons = layout.pipeline * layout.chunks_per_rank, []
-    if run.model.layers < chunks:
-        reasons.append(f"{run.model.layers} layers cannot be {chunks} chunks (pipeline x chunks)")
-    if run.model.tie_embeddings:
+    if shape.layers < chunks:
+        reasons.append(f"{shape.layers} layers cannot be {chunks} chunks (pipeline x chunks)")
+    if shape.tied:
         reasons.append("with pipeline > 1 the first rank has the embedding and the last one the head: tie_embeddings")
     microbatches = run.batch_size // run.microbatch // layout.data_ranks
     if microbatches < layout.pipeline or (layout.schedule == "interleaved" and microbatches % layout.pipeline):
@@ -231,8 +262,9 @@ def chunks_of_rank(layers: int, layout: Layout, stage: int) -> list[range]:
     Chunk sizes differ by at most one layer; the later chunks are smaller, because the last one has the head.
     """
     count = layout.pipeline * layout.chunks_per_rank
-    starts = [chunk * (layers // count) + min(chunk, layers % count) for chunk in range(count + 1)]
-    return [range(*starts[chunk : chunk + 2]) for chunk in range(stage, count, layout.pipeline)]
+    size, more = divmod(layers, count)
+    chunks = range(stage, count, layout.pipeline)
+    return [range(n * size + min(n, more), (n + 1) * size + min(n + 1, more)) for n in chunks]
 
 
 def _moments(shape: ModelShape, run: TrainConfig) -> float:

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from tasks.core.errors import InputError
+from tasks.trainer.parallel.fit import FP8_MULTIPLE
+from tasks.trainer.parallel.start import check_fp8, device_of
+from tasks.trainer.place import Layout
 
-MULTIPLE = 16
-"""All dimensions of an fp8 product must be multiples of this."""
 _LEAST = 1e-12
 """Lower bound of the largest value, so that the scale of a zero tensor is finite."""
 
@@ -29,40 +30,31 @@ def use_fp8(layers: nn.Module, device: torch.device) -> None:
     Raises:
         InputError: the GPU does not support fp8 products.
     """
-    check_device(device)
+    if device.type == "cuda":  # on a CPU torch computes them slowly
+        check_fp8(device_of(device), Layout())
     for module in layers.modules():
-        if isinstance(module, nn.Linear) and not any(n % MULTIPLE for n in module.weight.shape):
+        if isinstance(module, nn.Linear) and not any(n % FP8_MULTIPLE for n in module.weight.shape):
             # In place, as fully_shard does, so that references to the module or its weight (FSDP, optimizer) remain
             # valid.
             module.__class__ = Fp8Linear
 
 
-def check_device(device: torch.device) -> None:
-    """Raises InputError if the GPU has no fp8 products (before SM 8.9). On a CPU torch computes them slowly."""
-    if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 9):
-        major, minor = torch.cuda.get_device_capability(device)
-        raise InputError(
-            f"{torch.cuda.get_device_name(device)} (SM {major}.{minor}) cannot multiply in fp8",
-            "train in bf16, or on a GPU from SM 8.9 (Ada, Hopper, Blackwell)",
-        )
-
-
 class Fp8Linear(nn.Linear):
-    """A linear layer whose input has a multiple of MULTIPLE rows; a bias is added in the dtype of the output."""
+    """A linear layer whose input has a multiple of FP8_MULTIPLE rows; a bias is added in the dtype of the output."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps float [..., in_features] to [..., out_features] of the same dtype, or of the autocast dtype.
 
         Raises:
-            InputError: the number of rows is not a multiple of MULTIPLE.
+            InputError: the number of rows is not a multiple of FP8_MULTIPLE.
         """
         if torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
         rows = x.numel() // x.shape[-1]
-        if rows % MULTIPLE:
+        if rows % FP8_MULTIPLE:
             raise InputError(
                 f"{rows} positions of a microbatch cannot be multiplied in fp8",
-                f"make microbatch x seq_len (over the ranks that share it) a multiple of {MULTIPLE}",
+                f"make microbatch x seq_len (over the ranks that share it) a multiple of {FP8_MULTIPLE}",
             )
         out: Tensor = _Product.apply(x.flatten(0, -2), self.weight)  # type: ignore[no-untyped-call]
         if self.bias is not None:

@@ -27,6 +27,7 @@ from tasks.trainer.optim import build_optimizer, clip, load_optimizer
 from tasks.trainer.parallel.compilation import best_kernel
 from tasks.trainer.parallel.ranks import Ranks, build_sum, tree_sum
 from tasks.trainer.parallel.replica import GPU_TOLERANCE, RankCopies, hash_of
+from tasks.trainer.parallel.start import CPU, check_fp8
 
 
 class Replicated:
@@ -49,7 +50,7 @@ class Replicated:
         self.run, self.ranks = run, ranks
         check_ranks(run, ranks.world)
         if run.precision == "fp8":
-            raise InputError("fp8 needs a GPU", 'set [train] precision = "bf16", or train on a GPU')
+            check_fp8(CPU, None)
         self.numbers = self.numbers_of(0)
         self.model = (model or Transformer(run.model, vocab_size)).to(ranks.device)
         self.chunks = [self.model]

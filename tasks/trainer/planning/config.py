@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from tasks.core.config import Config, Problems, SectionCopy, nearest
 from tasks.trainer.config import TrainConfig
+from tasks.trainer.parallel.start import Device
 
 PEAKS = {
     "A100": 312e12,
@@ -34,7 +35,18 @@ NVIDIA H100 Tensor Core GPU                    - | 1,979 SXM, 1,671 NVL; 1,513 P
 NVIDIA H200 Tensor Core GPU                    - | 1,979 SXM, 1,671 NVL
 NVIDIA GH200 Grace Hopper Superchip            990 | 1,979
 NVIDIA Blackwell: HGX B200; GB200 NVL72        - | 4,500; 5,000, per GPU
+
+Runs in fp32 multiply in TF32 (`tasks.trainer.process`), whose rate is half of that in all of these data sheets. The
+rate of fp8 is twice as high, but only the products of the layers are in fp8: by convention, MFU is relative to bf16.
 """
+TF32 = 0.5
+"""Rate of TF32, relative to bf16."""
+CAPABILITY = {"A100": (8, 0), "A10": (8, 6), "A10G": (8, 6), "L4": (8, 9), "L40": (8, 9), "L40S": (8, 9)}
+CAPABILITY |= dict.fromkeys(("H100", "H100 PCIe", "H100 NVL", "H200", "H200 NVL", "GH200"), (9, 0))
+CAPABILITY |= dict.fromkeys(("B200", "GB200"), (10, 0))
+"""Compute capability (NVIDIA, "CUDA GPU Compute Capability")."""
+NODE = 8
+"""GPUs of a machine of another place than the recipe's."""
 MEMORY_GB = {
     "A100": 80,
     "A10G": 24,
@@ -82,22 +94,22 @@ class PlanConfig(Config):
     gpu: str = "H100"
     """One of `tasks.trainer.planning.config.PEAKS`; another name with `peak_flops` and `memory_gb`, such as "CPU"."""
     gpus: int = Field(default=0, ge=0)
-    """Number of GPUs; 0: the number of the place."""
+    """Number of GPUs, on machines of `gpus_per_node`; 0: the number of the place."""
     gpus_per_node: int = Field(default=0, ge=0, exclude_if=lambda number: number == 0)
-    """GPUs of a machine, which NVLink connects; 0: the `nproc` of the place."""
+    """GPUs of a machine, which NVLink connects; 0: the `nproc` of the place, or with `gpus` at most 8."""
     nvlink_gb_s: float = Field(default=INSIDE, gt=0, exclude_if=lambda rate: rate == INSIDE)
     """10^9 bytes per second and direction between GPUs of a machine."""
     network_gb_s: float = Field(default=ACROSS, gt=0, exclude_if=lambda rate: rate == ACROSS)
     """10^9 bytes per second and direction between machines, per GPU."""
     peak_flops: float = Field(default=0.0, ge=0)
-    """Dense FLOP/s of one GPU in the run's precision; 0: the bf16 rate of the table."""
+    """Dense FLOP/s of one GPU in the run's precision; 0: the rate of the table."""
     memory_gb: float = Field(default=0.0, ge=0)
     """Memory of one GPU in 10^9 bytes; 0: the value of the table."""
     memory_share: float = Field(default=0.9, gt=0, le=1)
     """Share of the memory that the tensors of a step may use; the allocator and the libraries need the rest."""
     mfu: float = Field(default=0.4, gt=0, le=1)
-    """Model FLOPs utilization, used until a run of the recipe has measured it. Published values for bf16 on H100 are
-    0.35 to 0.46 (torchtitan, llm-foundry)."""
+    """Share of the peak that a GPU reaches while it computes, used until a run of the recipe has measured its MFU.
+    Published MFUs of runs that hardly wait, in bf16 on H100, are 0.35 to 0.46 (torchtitan, llm-foundry)."""
     watts: float = Field(default=700.0, gt=0)
     """Power of one GPU including its share of the machine. The default is the limit of an H100 SXM alone."""
     region: str = "world"
@@ -119,10 +131,14 @@ class PlanConfig(Config):
         """Whether the recipe has the planning stages."""
         return self.enabled
 
+    def peak(self, precision: str) -> float:
+        """Returns the FLOP/s of one GPU in the precision of a run."""
+        return self.peak_flops or PEAKS[self.gpu] * (TF32 if precision == "fp32" else 1)
+
     @property
-    def peak(self) -> float:
-        """FLOP/s of one GPU."""
-        return self.peak_flops or PEAKS[self.gpu]
+    def device(self) -> Device:
+        """What a rank computes with."""
+        return Device(self.gpu, CAPABILITY.get(self.gpu))
 
     @property
     def memory(self) -> float:
@@ -147,14 +163,14 @@ class PlanConfig(Config):
         return self
 
 
-def peak_flops(device: str) -> float | None:
-    """Returns the dense bf16 FLOP/s of a GPU by its name.
+def peak_flops(device: str, precision: str) -> float | None:
+    """Returns the dense FLOP/s of a GPU by its name, in the precision of a run.
 
     None if it is unknown, as for CPUs, other cards, and parts of a card (MIG).
 
-    >>> peak_flops("NVIDIA H200"), peak_flops("NVIDIA H100 PCIe"), peak_flops("AMD EPYC")
-    (989000000000000.0, 756000000000000.0, None)
+    >>> peak_flops("NVIDIA H200", "bf16"), peak_flops("NVIDIA A100-SXM4-80GB", "fp32"), peak_flops("AMD EPYC", "bf16")
+    (989000000000000.0, 156000000000000.0, None)
     """
     words = set(re.split(r"[\s-]+", device))
     matches = [name for name in PEAKS if set(name.split()) <= words and "MIG" not in words]
-    return PEAKS[max(matches, key=len)] if matches else None
+    return PEAKS[max(matches, key=len)] * (TF32 if precision == "fp32" else 1) if matches else None

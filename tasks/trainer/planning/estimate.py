@@ -5,17 +5,17 @@
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
-from typing import Any, Literal, NotRequired, TypedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NotRequired, TypedDict
 
-from tasks.trainer.config import TrainConfig, TuningSpec
-from tasks.trainer.model.shape import ModelShape
-from tasks.trainer.parallel.fit import FP32, layout_reasons
+from tasks.trainer.config import TrainConfig
+from tasks.trainer.parallel.fit import FP32
+from tasks.trainer.parallel.start import Device, Start, start_of
 from tasks.trainer.place import Layout
-from tasks.trainer.planning.config import PlanConfig
-from tasks.trainer.planning.traffic import traffic
+from tasks.trainer.planning.config import NODE, PlanConfig
+from tasks.trainer.planning.proposals import Proposal, nodes_of, proposals
+from tasks.trainer.planning.step import Machine, StepTime, computing_share, step_time
 from tasks.trainer.tuning.memory import Workload
 
 HOUR, DAY, GIB, GB = 3600.0, 86400.0, 2**30, 1e9
@@ -23,12 +23,8 @@ CHECKPOINT_BYTES_PER_S = 1e9
 """Write rate of one rank, used if the plan does not set the duration of a checkpoint."""
 FROM_PLAN = "the plan"
 """Origin of an MFU that no run has measured."""
-MOST_RANKS = 1 << 14
-TENSOR = (1, 2, 4, 8)
-"""Degrees of tensor parallelism that are proposed if they divide the GPUs of a machine, because it communicates in
-every layer."""
-PIPELINE = (1, 2, 4, 8, 16)
-RECOMPUTE: tuple[Literal["none", "selective", "full"], ...] = ("none", "selective", "full")
+FASTER = 1.1
+"""How much faster a step of another layout must be for it to be proposed although the run fits."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +73,16 @@ class ModelEstimate(TypedDict):
 
 
 class TimeEstimate(TypedDict):
-    """Work and time of the run: `step_seconds` without, `wall_seconds` with checkpoints and restarts."""
+    """Work and time of the run: `step_seconds` without, `wall_seconds` with checkpoints and restarts.
+
+    `gpus` train; `idle` have no rank, and cost as much. `mfu` is that of whole steps, relative to `peak_flops` (of one
+    GPU, in the precision of the run).
+    """
 
     gpu: str
     gpus: int
+    idle: int
+    peak_flops: float
     tokens: int
     flops_per_token: float
     flops: float
@@ -92,15 +94,42 @@ class TimeEstimate(TypedDict):
     gpu_days: float
 
 
+class ProposalEstimate(TypedDict):
+    """A layout that fits: nodes and GPUs of each, its settings, and what a step needs.
+
+    `microbatch` is there if it is not that of the run.
+    """
+
+    nodes: int
+    nproc: int
+    microbatch: NotRequired[int]
+    layout: dict[str, Any]
+    step_s: float
+    mfu: float
+    needed_gib: float
+
+
 class MemoryEstimate(TypedDict):
-    """Peak memory of a rank, in GiB, and whether it fits; `fitting` is a layout that fits, if this one does not."""
+    """Peak memory of a rank, in GiB, and whether it fits."""
 
     layout: dict[str, Any] | None
     per_rank_gib: dict[str, float]
     needed_gib: float
     usable_gib: float
     fits: bool
-    fitting: NotRequired[dict[str, Any] | None]
+
+
+class StepEstimate(TypedDict):
+    """Seconds of a step, which is the sum of the others (`planning.step`).
+
+    If the MFU is measured, the computation has what is left of the measured step.
+    """
+
+    seconds: float
+    compute_s: float
+    recompute_s: float
+    bubble_s: float
+    exposed_s: float
 
 
 class CommunicationEstimate(TypedDict):
@@ -142,71 +171,114 @@ class CostEstimate(TypedDict):
 
 
 class RunEstimate(TypedDict):
-    """Content of `estimate.json`."""
+    """Content of `estimate.json`. The run is `refused` for the reasons for which its launcher and its ranks refuse it.
+
+    There are `proposals` if the run is refused, does not fit, or would be `FASTER` in the first of them.
+    """
 
     model: ModelEstimate
     time: TimeEstimate
+    step: StepEstimate
     memory: MemoryEstimate
+    refused: list[str]
+    warnings: list[str]
+    proposals: list[ProposalEstimate]
     communication: NotRequired[CommunicationEstimate]
     checkpoints: CheckpointEstimate
     cost: CostEstimate
 
 
+def planned_start(
+    plan: PlanConfig, load: Workload, layout: Layout | None, nodes: int, nproc: int, device: Device | None = None
+) -> Start:
+    """Returns how a planned run starts.
+
+    Args:
+        plan: the assumptions; with `gpus` the run is planned for other machines.
+        load: what is trained.
+        layout: the layout of the place; None: it has none.
+        nodes: nodes of the place.
+        nproc: ranks of each.
+        device: of the ranks; None: the GPU of the plan.
+    """
+    if plan.gpus:
+        nodes, nproc = nodes_of(plan.gpus, plan.gpus_per_node or max(nproc, min(NODE, plan.gpus)))
+    return start_of(layout, load.run, load.shape, load.seq_len, nodes, nproc, device or plan.device)
+
+
 def estimate(
-    plan: PlanConfig,
-    run: TrainConfig,
-    shape: ModelShape,
-    seq_len: int,
-    layout: Layout | None,
-    ranks: int,
-    ranks_per_node: int,
-    before: RunPerformance | None = None,
-    before_name: str = "",
-    tuning: TuningSpec | None = None,
+    plan: PlanConfig, load: Workload, start: Start, before: RunPerformance | None = None, before_name: str = ""
 ) -> RunEstimate:
     """Returns the estimate of a run.
 
     Args:
         plan: the assumptions.
-        run: settings of the run.
-        shape: of its model.
-        seq_len: positions of a training sequence.
-        layout: how ranks share the work; None: each rank has the whole model.
-        ranks: without a layout, the number of ranks.
-        ranks_per_node: number of ranks on a machine of the place.
+        load: what is trained.
+        start: how the run starts.
         before: an earlier run; its MFU is used if its devices had the same peak.
         before_name: the artifact of the earlier run.
-        tuning: settings of a fine-tuning; `run` then has those of its loop, and `shape` is that of the base.
     """
-    ranks, load = plan.gpus or (layout.ranks if layout else ranks), Workload(run, shape, seq_len, tuning)
-    measured = before.mfu(plan.peak) if before else None
-    mfu, tokens = measured or plan.mfu, (run.steps - run.first_step) * run.batch_size * seq_len
-    flops = tokens * load.flops_per_token
-    seconds = flops / (plan.peak * mfu * ranks)
-    saving = _checkpoints(plan, load, ranks, seconds)
+    run, ranks, peak = load.run, start.ranks, plan.peak(load.run.precision)
+    measured = before.mfu(peak) if before else None
+    tokens = (run.steps - run.first_step) * run.batch_size * load.seq_len
+    of_step = run.batch_size * load.seq_len * load.flops_per_token
+    machine = machine_of(plan, start, peak * plan.mfu)
+    timed = step_time(load, start.layout, ranks, machine, gpu=plan.device.is_gpu)
+    step_s = of_step / (peak * measured * ranks) if measured else timed.total
+    if measured:
+        whole = replace(machine, flops=peak)
+        machine = replace(machine, flops=peak * computing_share(load, start.layout, ranks, whole, step_s))
+    seconds = (run.steps - run.first_step) * step_s
+    saving, idle = _checkpoints(plan, load, ranks, seconds), start.nodes * start.per_node - ranks
     wall = seconds * (1 + saving["lost_share"])
     found: RunEstimate = {
         "model": _model(load),
         "time": {
             "gpu": plan.gpu,
             "gpus": ranks,
+            "idle": idle,
+            "peak_flops": peak,
             "tokens": tokens,
             "flops_per_token": load.flops_per_token,
-            "flops": flops,
-            "mfu": mfu,
+            "flops": tokens * load.flops_per_token,
+            "mfu": of_step / (step_s * peak * ranks),
             "mfu_from": before_name if measured else FROM_PLAN,
             "tokens_per_s": tokens / seconds,
             "step_seconds": seconds,
             "wall_seconds": wall,
-            "gpu_days": wall * ranks / DAY,
+            "gpu_days": wall * (ranks + idle) / DAY,
         },
-        "memory": _memory(plan, load, layout, ranks, plan.gpus_per_node or ranks_per_node),
+        "step": _step(timed, step_s),
+        "memory": _memory(plan, load, start),
+        "refused": list(start.reasons),
+        "warnings": list(start.warnings),
+        "proposals": [],
         "checkpoints": saving,
-        "cost": cost(plan, wall * ranks / HOUR),
+        "cost": cost(plan, wall * (ranks + idle) / HOUR),
     }
-    if layout and plan.gpu != "CPU" and tuning is None:
-        found["communication"] = _communication(plan, load, layout, ranks_per_node, seconds / run.steps)
+    if start.layout and plan.device.is_gpu and load.tuning is None:
+        found["communication"] = _communication(timed)
+    found["proposals"] = _proposals(plan, load, start, machine, found)
     return found
+
+
+def machine_of(plan: PlanConfig, start: Start, flops: float) -> Machine:
+    """Returns the GPUs of a plan, which compute `flops` operations per second."""
+    return Machine(flops, plan.gpus_per_node or start.per_node, plan.nvlink_gb_s * GB, plan.network_gb_s * GB)
+
+
+def _step(timed: StepTime, seconds: float) -> StepEstimate:
+    recompute, bubble, exposed = timed.recompute, timed.bubble, timed.exposed
+    if seconds != timed.total:  # measured: parts of the computation are as large a share of it as planned
+        exposed = min(timed.sent.exposed, seconds)
+        recompute, bubble = (part * (seconds - exposed) / timed.busy for part in (recompute, bubble))
+    return {
+        "seconds": seconds,
+        "compute_s": seconds - recompute - bubble - exposed,
+        "recompute_s": recompute,
+        "bubble_s": bubble,
+        "exposed_s": exposed,
+    }
 
 
 def _model(load: Workload) -> ModelEstimate:
@@ -217,16 +289,12 @@ def _model(load: Workload) -> ModelEstimate:
     return model
 
 
-def _communication(
-    plan: PlanConfig, load: Workload, layout: Layout, per_node: int, compute_s: float
-) -> CommunicationEstimate:
-    rates = plan.nvlink_gb_s * GB, plan.network_gb_s * GB
-    sent = traffic(layout, load.run, load.shape, load.seq_len, plan.gpus_per_node or per_node, *rates)
+def _communication(timed: StepTime) -> CommunicationEstimate:
     return {
-        "inside_gb": sent.inside / GB,
-        "across_gb": sent.across / GB,
-        "beside_s": sent.hideable,
-        "exposed_s": sent.exposed + max(0.0, sent.hideable - compute_s),
+        "inside_gb": timed.sent.inside / GB,
+        "across_gb": timed.sent.across / GB,
+        "beside_s": timed.sent.hideable,
+        "exposed_s": timed.exposed,
     }
 
 
@@ -247,41 +315,59 @@ def cost(plan: PlanConfig, gpu_hours: float) -> CostEstimate:
     }
 
 
-def _memory(plan: PlanConfig, load: Workload, layout: Layout | None, ranks: int, per_node: int) -> MemoryEstimate:
-    components = load.memory_per_rank(layout, ranks, plan.gpu != "CPU")
+def _memory(plan: PlanConfig, load: Workload, start: Start) -> MemoryEstimate:
+    components = load.memory_per_rank(start.layout, start.ranks, plan.device.is_gpu)
     needed = sum(components.values())
-    memory: MemoryEstimate = {
-        "layout": layout.model_dump(exclude_defaults=True) if layout else None,
+    return {
+        "layout": start.layout.model_dump(exclude_defaults=True) if start.layout else None,
         "per_rank_gib": {name: size / GIB for name, size in components.items()},
         "needed_gib": needed / GIB,
         "usable_gib": plan.memory / GIB,
         "fits": needed <= plan.memory,
     }
-    if not memory["fits"]:
-        fitting = layout_that_fits(load, plan.memory, ranks, per_node)
-        memory["fitting"] = None
-        if fitting:
-            nodes, here = nodes_of(fitting.ranks, per_node)
-            memory["fitting"] = {"nodes": nodes, "nproc": here, **fitting.model_dump(exclude_defaults=True)}
-    return memory
+
+
+def _proposals(
+    plan: PlanConfig, load: Workload, start: Start, machine: Machine, found: RunEstimate
+) -> list[ProposalEstimate]:
+    """Returns what to train in instead, if the run is refused, does not fit, or would be `FASTER`."""
+    runs = found["memory"]["fits"] and not start.reasons
+    if runs and not (start.layout and plan.device.is_gpu):
+        return []
+    per_node = plan.gpus_per_node or start.per_node
+    best = proposals(load, plan.memory, start.nodes * start.per_node, per_node, machine)
+    if runs and not (best and FASTER * best[0].time.total < found["step"]["seconds"]):
+        return []
+    return [_proposal(one, load, per_node, found["time"]["peak_flops"]) for one in best]
+
+
+def _proposal(one: Proposal, load: Workload, per_node: int, peak: float) -> ProposalEstimate:
+    nodes, nproc = nodes_of(one.layout.ranks, per_node)
+    flops = load.run.batch_size * load.seq_len * load.flops_per_token
+    made: ProposalEstimate = {
+        "nodes": nodes,
+        "nproc": nproc,
+        "layout": one.layout.model_dump(exclude_defaults=True),
+        "step_s": one.time.total,
+        "mfu": flops / (one.time.total * peak * one.layout.ranks),
+        "needed_gib": one.memory / GIB,
+    }
+    if one.microbatch != load.run.microbatch:
+        made["microbatch"] = one.microbatch
+    return made
 
 
 def _checkpoints(plan: PlanConfig, load: Workload, ranks: int, seconds: float) -> CheckpointEstimate:
-    """Returns size and frequency of checkpoints, which contain trained weights and their moments in fp32.
-
-    Milestones and the best one are in the artifact; scratch contains them and the newest `keep_checkpoints`.
-    """
-    run, shape = load.run, load.shape
-    moments = 2 - (shape.layers * shape.layer_matrices / shape.weights["total"] if run.optim.name == "muon" else 0)
-    size = FP32 * load.trained_weights * (1 + moments)
+    """Returns size and frequency of checkpoints; milestones and the best one are in the artifact."""
+    run, size = load.run, checkpoint_bytes(load)
     delay = plan.checkpoint_s or size / ranks / CHECKPOINT_BYTES_PER_S
     mtbf = plan.gpu_mtbf_hours * HOUR / ranks
-    step, kept = seconds / (run.steps - run.first_step), len(run.milestone_steps) + (run.best is not None)
+    step = seconds / (run.steps - run.first_step)
     best, chosen = best_interval(delay, mtbf), run.checkpoint_every * step
     return {
         "bytes": size,
-        "artifact_gb": kept * size / GB,
-        "scratch_gb": (kept + run.keep_checkpoints) * size / GB,
+        "artifact_gb": kept_checkpoints(run) * size / GB,
+        "scratch_gb": (kept_checkpoints(run) + run.keep_checkpoints) * size / GB,
         "mtbf_hours": mtbf / HOUR,
         "delay_s": delay,
         "best_interval_s": best,
@@ -290,6 +376,18 @@ def _checkpoints(plan: PlanConfig, load: Workload, ranks: int, seconds: float) -
         "lost_share": lost_share(chosen, delay, plan.restart_s, mtbf),
         "lost_share_at_best": lost_share(best, delay, plan.restart_s, mtbf),
     }
+
+
+def checkpoint_bytes(load: Workload) -> float:
+    """Returns the bytes of a checkpoint: trained weights and their moments in fp32."""
+    shape, is_muon = load.shape, load.run.optim.name == "muon"
+    moments = 2 - (shape.layers * shape.layer_matrices / shape.weights["total"] if is_muon else 0)
+    return FP32 * load.trained_weights * (1 + moments)
+
+
+def kept_checkpoints(run: TrainConfig) -> int:
+    """Returns the number of checkpoints in the artifact: milestones, and the best one if it is kept."""
+    return len(run.milestone_steps) + (run.best is not None)
 
 
 def best_interval(delay_s: float, mtbf_s: float) -> float:
@@ -317,65 +415,6 @@ def lost_share(interval_s: float, delay_s: float, restart_s: float, mtbf_s: floa
     0.0319
     """
     return delay_s / interval_s + (interval_s / 2 + restart_s) / mtbf_s
-
-
-def layout_that_fits(load: Workload, memory: float, ranks: int, per_node: int) -> Layout | None:
-    """Returns a layout with the fewest ranks, at least `ranks`, in which a step fits into memory, or None.
-
-    A fine-tuning has layouts of FSDP on one node only.
-
-    Among layouts with the same number of ranks, the one with the least pipeline parallelism, then recomputation, then
-    tensor parallelism, then sharding of a pipeline's state is chosen, because each of them reduces speed.
-
-    Args:
-        load: what is trained.
-        memory: usable bytes per rank.
-        ranks: minimum number of ranks; it is doubled until a layout fits.
-        per_node: ranks of a full node. More ranks are on full nodes.
-    """
-    ranks = ranks if ranks < per_node else math.ceil(ranks / per_node) * per_node
-    while ranks <= MOST_RANKS:
-        nodes, here = nodes_of(ranks, per_node)
-        if load.tuning and nodes > 1:
-            return None
-        candidates = [one for one in _candidates(ranks, here) if not load.tuning or one.tensor == one.pipeline == 1]
-        # A layout is valid if its degrees are.
-        one_of = {(layout.pipeline, layout.tensor): layout for layout in candidates}
-        given = load.run, load.shape.vocab_size, load.seq_len, nodes, here
-        valid = {degrees for degrees, layout in one_of.items() if not layout_reasons(layout, *given)}
-        for layout in candidates:
-            if (layout.pipeline, layout.tensor) not in valid:
-                continue
-            if sum(load.memory_per_rank(layout, ranks).values()) <= memory:
-                return layout
-        ranks = 2 * ranks if 2 * ranks < per_node else math.ceil(2 * ranks / per_node) * per_node
-    return None
-
-
-def nodes_of(ranks: int, per_node: int) -> tuple[int, int]:
-    """Returns the number of nodes that some ranks need, and the ranks on each.
-
-    >>> nodes_of(4, 8), nodes_of(32, 8)
-    ((1, 4), (4, 8))
-    """
-    return (1, ranks) if ranks <= per_node else (ranks // per_node, per_node)
-
-
-@cache
-def _candidates(ranks: int, per_node: int) -> tuple[Layout, ...]:
-    return tuple(_all_candidates(ranks, per_node))
-
-
-def _all_candidates(ranks: int, per_node: int) -> Iterator[Layout]:
-    for pipeline in PIPELINE:
-        for recompute in RECOMPUTE:
-            for tensor in TENSOR:
-                if ranks % (pipeline * tensor) or per_node % tensor:
-                    continue
-                shard = ranks // (pipeline * tensor)
-                # A pipeline that shards weights or gradients gathers or sums them for every microbatch.
-                for zero in (1, 2, 3) if pipeline > 1 else (3,):
-                    yield Layout(shard=shard, tensor=tensor, pipeline=pipeline, recompute=recompute, zero=zero)
 
 
 def has_gpu() -> bool:

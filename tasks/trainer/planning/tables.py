@@ -6,7 +6,15 @@ from typing import Any, TypedDict
 from tasks.core.pages import table
 from tasks.core.terminal import duration
 from tasks.trainer.planning.config import PlanConfig
-from tasks.trainer.planning.estimate import HOUR, ModelEstimate, RunEstimate, RunPerformance, cost
+from tasks.trainer.planning.estimate import (
+    HOUR,
+    ModelEstimate,
+    ProposalEstimate,
+    RunEstimate,
+    RunPerformance,
+    TimeEstimate,
+    cost,
+)
 
 
 class ComparisonRow(TypedDict):
@@ -33,7 +41,7 @@ def comparison(planned: RunEstimate, plan: PlanConfig, real: RunPerformance, wal
         "gpus": (time["gpus"], real.ranks),
         "tokens": (time["tokens"], real.tokens),
         "FLOPs": (time["flops"], real.flops_per_step * real.timed_steps),
-        "MFU": (time["mfu"], real.mfu(plan.peak)),
+        "MFU": (time["mfu"], real.mfu(time["peak_flops"])),
         "tokens per second": (time["tokens_per_s"], real.tokens / real.step_seconds),
         "seconds of steps": (time["step_seconds"], real.step_seconds),
         "seconds in all": (time["wall_seconds"], wall_s),
@@ -91,14 +99,16 @@ def plan_text(estimate: RunEstimate, omitted: Mapping[str, str] = {}) -> str:
         ("parameters", number(estimate["model"]["parameters"]) + _trained(estimate["model"])),
         ("tokens", number(time["tokens"])),
         ("FLOPs", f"{number(time['flops'])} ({number(time['flops_per_token'])} per token)"),
-        ("devices", f"{time['gpus']} x {time['gpu']}"),
+        ("devices", f"{time['gpus']} x {time['gpu']}{_idle(time)}"),
         ("MFU", f"{time['mfu']:.1%}, from {time['mfu_from']}"),
         ("tokens per second", number(time["tokens_per_s"])),
         ("time", f"{duration(time['wall_seconds'])}, {number(time['gpu_days'])} GPU-days"),
         ("layout", layout or "all of the model on each rank"),
         ("memory of a rank", f"{number(memory['needed_gib'])} of {number(memory['usable_gib'])} GiB ({parts})"),
+        ("a step", _step(estimate)),
         ("communication of a step", _communication(estimate)),
-        ("fits", "yes" if memory["fits"] else f"no; what does: {_fitting(memory['fitting'])}"),
+        ("fits", "yes" if memory["fits"] else "no"),
+        *_proposals(estimate),
         ("checkpoint", f"{number(saving['bytes'] / 1e9)} GB; artifact {number(saving['artifact_gb'])} GB, scratch "
                        f"{number(saving['scratch_gb'])} GB"),
         ("failure every", f"{number(saving['mtbf_hours'])} h"),
@@ -109,7 +119,39 @@ def plan_text(estimate: RunEstimate, omitted: Mapping[str, str] = {}) -> str:
         ("energy", f"{number(money['kwh'])} kWh"),
         ("carbon", f"{number(money['kg_co2'])} kg CO2e"),
     ]  # fmt: skip
-    return "\n".join(table(["", "planned"], [(name, omitted.get(name, text)) for name, text in rows])) + "\n"
+    shown = table(["", "planned"], [(name, omitted.get(name, text)) for name, text in rows])
+    refused = [f"It is refused: {reason}." for reason in estimate["refused"]]
+    warned = [f"Warning: {warning}." for warning in estimate["warnings"]]
+    return "\n".join([*shown, *(["", *refused, *warned] if refused or warned else [])]) + "\n"
+
+
+def _idle(time: TimeEstimate) -> str:
+    return f" of {time['gpus'] + time['idle']}" if time["idle"] else ""
+
+
+def _step(estimate: RunEstimate) -> str:
+    step = estimate["step"]
+    names = {"compute_s": "computes", "recompute_s": "recomputes", "bubble_s": "waits for the pipeline"}
+    parts = [
+        f"{step[key]:.3g} s {name}" for key, name in (names | {"exposed_s": "waits for traffic"}).items() if step[key]
+    ]  # type: ignore[literal-required]
+    return f"{step['seconds']:.3g} s: {', '.join(parts)}"
+
+
+def _proposals(estimate: RunEstimate) -> list[tuple[str, str]]:
+    """Returns a row for each proposal, or one that says that there is none."""
+    found, runs = estimate["proposals"], estimate["memory"]["fits"] and not estimate["refused"]
+    if not found and not runs:
+        return [("what would", "no layout of this batch; a larger batch_size or a smaller microbatch allows more")]
+    name = "faster" if runs else "what would"
+    return [(name if not index else "or", _proposal(one)) for index, one in enumerate(found)]
+
+
+def _proposal(one: ProposalEstimate) -> str:
+    size = {"microbatch": one["microbatch"]} if "microbatch" in one else {}
+    settings = {"nodes": one["nodes"], "nproc": one["nproc"], **size, **one["layout"]}
+    chosen = ", ".join(f"{name} = {value}" for name, value in settings.items())
+    return f"{chosen}: {one['step_s']:.3g} s a step, MFU {one['mfu']:.1%}, {number(one['needed_gib'])} GiB"
 
 
 def _trained(model: ModelEstimate) -> str:
@@ -125,7 +167,10 @@ def _communication(estimate: RunEstimate) -> str:
     )
 
 
-OF_A_GPU = ("MFU", "memory of a rank", "communication of a step", "fits", "failure every", "price", "energy", "carbon")
+OF_A_GPU = (
+    *("MFU", "memory of a rank", "a step", "communication of a step", "fits", "failure every"),
+    *("price", "energy", "carbon"),
+)
 """Rows that depend on the GPU that the plan assumes; RATES also depend on it, unless they are measured."""
 RATES = ("tokens per second", "time", "best checkpoint interval", "lost to both")
 
@@ -139,12 +184,6 @@ def implausible(estimate: RunEstimate) -> dict[str, str]:
     if saving["lost_share"] >= 1:
         rows["lost to both"] = f"- (a checkpoint, {number(saving['delay_s'])} s, takes longer than the steps before it)"
     return rows
-
-
-def _fitting(layout: Mapping[str, Any] | None) -> str:
-    if layout is None:
-        return "no layout of this batch; a larger batch_size or a smaller microbatch allows more"
-    return ", ".join(f"{name} = {value}" for name, value in layout.items())
 
 
 def comparison_text(rows: Sequence[ComparisonRow]) -> str:

@@ -119,13 +119,16 @@ def test_without_a_gpu_its_figures_are_left_out_with_the_reason(
     monkeypatch.setattr(forecast, "has_gpu", lambda: False)
     recipe = find_recipe("demo").override({"place.store": str(tmp_path)})
     text = plan(recipe, open_store(recipe), "1").text()
+    assert "| layout | all of the model on each rank |" in text
     for row in ("MFU", "tokens per second", "time", "memory of a rank", "lost to both", "price", "carbon"):
         assert f"| {row} | - |" in text
     assert "H100 |" not in text
     assert "no GPU: figures for H100 are left out. Set [plan] gpu" in text
     of_another = plan(recipe.override({"plan.gpus": 8}), open_store(recipe), "1").text()
-    assert "| devices | 8 x H100 |" in of_another
-    assert "| MFU | 40.0%, from the plan |" in of_another
+    assert "| devices | 2 x H100 of 8 |" in of_another
+    assert "| layout | shard = 2 |" in of_another
+    assert "Warning: only 2 of 8 ranks start, because more cannot share 2 microbatches a step" in of_another
+    assert "%, from the plan |" in of_another
 
 
 def test_the_plan_has_the_cost_of_the_longest_canary_cycle(tmp_path: Path) -> None:

@@ -151,4 +151,5 @@ def test_attention_within_documents_needs_fewer_flops_than_the_convention() -> N
     ],
 )
 def test_the_peak_of_a_gpu_is_found_by_the_words_of_its_name(name: str, peak: float | None) -> None:
-    assert peak_flops(name) == peak
+    assert peak_flops(name, "bf16") == peak
+    assert peak_flops(name, "fp32") == (peak and peak / 2), "TF32"

@@ -13,7 +13,8 @@ from tasks.trainer.config import ModelConfig, TrainConfig
 from tasks.trainer.model.shape import SIZES, ModelShape
 from tasks.trainer.parallel.fit import memory_per_rank
 from tasks.trainer.place import Layout
-from tasks.trainer.planning.estimate import layout_that_fits
+from tasks.trainer.planning.proposals import proposals
+from tasks.trainer.planning.step import Machine
 from tasks.trainer.tuning.memory import Workload
 from tests.tasks.trainer.clean_ranks import largest_growth
 from tests.tasks.trainer.parallel.memory_worker import RUN, SEQ_LEN, VOCABULARY
@@ -56,7 +57,6 @@ def test_the_layout_that_fits_a_gpu_of_80_gb(size: str, gpus: int, expected: int
     given = SIZES[size]
     run = TrainConfig(model=given.model, precision="bf16", batch_size=512, microbatch=1)
     shape = ModelShape.of(given.model, given.vocab_size)
-    found = layout_that_fits(Workload(run, shape, 4096), 72e9, gpus, 8)
-    assert found
-    assert found.ranks == expected
-    assert sum(memory_per_rank(found, run, shape, 4096).values()) <= 72e9
+    best, *_ = proposals(Workload(run, shape, 4096), 72e9, gpus, 8, Machine(4e14, 8, 450e9, 50e9))
+    assert best.layout.ranks == expected
+    assert sum(memory_per_rank(best.layout, run, shape, 4096).values()) <= 72e9

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 
 from tasks.core.errors import RecipeError
 from tasks.trainer.checkpoints import checkpoint
+from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.parallel.fit import check_fit, layout_reasons, layout_warnings
 from tasks.trainer.place import Layout
 from tests.tasks.trainer.parallel.parallel_worker import SEQ_LEN, VOCABULARY, config
@@ -230,7 +231,8 @@ def test_an_invalid_layout_is_refused_with_its_reason(
     "layout", [{"shard": 8}, {"pipeline": 4, "shard": 2}, {"context": 4, "shard": 2}, {"tensor": 2, "shard": 4}]
 )
 def test_a_replica_may_span_nodes_and_matrices_that_do_are_warned_about(layout: dict[str, Any]) -> None:
-    assert not layout_reasons(Layout(**layout), config(tie=False), VOCABULARY, SEQ_LEN, 4, 2)
+    run = config(tie=False)
+    assert not layout_reasons(Layout(**layout), run, ModelShape.of(run.model, VOCABULARY), SEQ_LEN, 4, 2)
     assert not layout_warnings(Layout(**layout), 4, 2)
     (warning,) = layout_warnings(Layout(**layout, replicate=1).model_copy(update={"tensor": 4}), 4, 2)
     assert "tensor = 4 does not divide the 2 ranks of a node" in warning
