@@ -43,6 +43,7 @@ from tasks.run.catalogue import MAKERS
 from tasks.run.result import Json
 from tasks.run.trace.cards import card, tuned_card
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
+from tasks.trainer.config import ModelConfig
 from tasks.trainer.interchange.address import HUB, hub_model
 from tasks.trainer.interchange.gguf_file import write_gguf
 from tasks.trainer.interchange.huggingface import (
@@ -53,7 +54,7 @@ from tasks.trainer.interchange.huggingface import (
     GENERATION_CONFIG,
     adapter_config,
     adapter_name,
-    llama_name,
+    names_in,
     small_files,
 )
 from tasks.trainer.interchange.weights import TORCH_NAMES, copy_renamed, export_weights
@@ -258,7 +259,7 @@ class ModelExport:
         artifact: the model.
         files: content of all files except the weights, by name.
         open_weights: opens Sluice's safetensors file.
-        is_adapter: whether the weights are only adapters.
+        rename: maps the name of a weight to that in the folder.
         dtypes: dtype of the tensors that are not exported in fp32.
         base: of adapters, a model that nothing outside the store has; it is written to the folder BASE.
     """
@@ -266,7 +267,7 @@ class ModelExport:
     artifact: Artifact
     files: dict[str, bytes]
     open_weights: Callable[[], BinaryIO]
-    is_adapter: bool = False
+    rename: Callable[[str], str]
     dtypes: Mapping[str, str] = field(default_factory=dict)
     base: "ModelExport | None" = None
 
@@ -275,11 +276,11 @@ class ModelExport:
         for name, content in self.files.items():
             (folder / name).write_bytes(content)
         with self.open_weights() as source:
-            if self.is_adapter:
+            if self.rename is adapter_name:
                 with (folder / ADAPTER_WEIGHTS).open("wb") as target:
                     copy_renamed(source, target, adapter_name)
             else:
-                export_weights(source, folder, llama_name, self.dtypes)
+                export_weights(source, folder, self.rename, self.dtypes)
         if self.base:
             (folder / BASE).mkdir()
             self.base.write(folder / BASE)
@@ -301,11 +302,12 @@ def tuned_model(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> ModelExp
         InputError: the model has adapters that were not merged.
     """
     model = artifacts[TUNED]
-    _, initial = last_weights(model, "export")
+    described, initial = last_weights(model, "export")
     files = _tuned_files(model)
     files[CARD] = tuned_card(artifacts, takedowns).encode()
     open_weights = partial(Path(initial.file).open, "rb")
-    return ModelExport(model, files, cast(Callable[[], BinaryIO], open_weights))
+    rename = names_in(ModelConfig.model_validate(described["model"]))
+    return ModelExport(model, files, cast(Callable[[], BinaryIO], open_weights), rename)
 
 
 def adapters(artifacts: Artifacts, takedowns: Sequence[Artifact], out: Path) -> ModelExport:
@@ -327,7 +329,7 @@ def adapters(artifacts: Artifacts, takedowns: Sequence[Artifact], out: Path) -> 
     files[ADAPTER_CONFIG] = adapter_config(run["lora"], name or str(out.absolute() / BASE), revision)
     files[CARD] = tuned_card(artifacts, takedowns).encode()
     path = f"checkpoints/{name_of(run['steps'])}/{MODEL}"
-    return ModelExport(model, files, partial(model.open, path), is_adapter=True, base=whole)
+    return ModelExport(model, files, partial(model.open, path), adapter_name, base=whole)
 
 
 def _outside(base: Artifact) -> tuple[str, str]:
@@ -404,7 +406,8 @@ def _trained_model(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> Model
     files = small_files(model_json, tokenizer, source=source_files(checkpoint))
     files[CARD] = card(artifacts, takedowns).encode()
     open_weights = partial(checkpoint.open, weights_file(checkpoint))
-    return ModelExport(checkpoint, files, open_weights, dtypes=dtypes)
+    rename = names_in(ModelConfig.model_validate(model_json["model"]))
+    return ModelExport(checkpoint, files, open_weights, rename, dtypes)
 
 
 def _dtypes_before_import(checkpoint: Artifact) -> dict[str, str]:

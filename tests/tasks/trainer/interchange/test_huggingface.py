@@ -145,12 +145,12 @@ def test_end_of_text_is_one_token_unless_special_tokens_are_split(made: Made, tm
 
 def test_a_setting_without_a_llama_equivalent_is_refused_by_name() -> None:
     class Wider(ModelConfig):
-        window: int = 0
-        """Positions that a token attends to."""
+        depth: int = 0
+        """A setting that is newer than the layouts."""
 
     assert llama_config(Wider(), 300, SEQ_LEN, 0)["num_hidden_layers"] == 4
-    with pytest.raises(InputError, match=r"cannot represent \[train\.model\] window = 128"):
-        llama_config(Wider(window=128), 300, SEQ_LEN, 0)
+    with pytest.raises(InputError, match=r"represents \[train\.model\] depth = 128 together.* cannot represent depth"):
+        llama_config(Wider(depth=128), 300, SEQ_LEN, 0)
 
 
 def test_gguf_has_shape_tokens_and_weights_with_permuted_queries_and_keys(made: Made, tmp_path: Path) -> None:
@@ -248,5 +248,5 @@ def test_our_default_tokenizer_has_a_name_in_llama_cpp_and_one_that_it_would_spl
 
 
 def test_biases_together_with_norms_of_heads_are_refused() -> None:
-    with pytest.raises(InputError, match=r"no layout represents .* qkv_bias together with qk_norm"):
+    with pytest.raises(InputError, match=r"no layout .* qkv_bias = true, qk_norm = true together: that of qwen2 cannot"):
         llama_config(ModelConfig(qkv_bias=True, qk_norm=True), 300, SEQ_LEN, 0)
