@@ -17,7 +17,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -78,6 +78,8 @@ BASE = "base"
 """Folder of the base of exported adapters."""
 ADAPTER = "adapter"
 GGUF = "gguf"
+DTYPES = {"fp32": "F32", "bf16": "BF16"}
+"""Dtypes that the weights of a model folder can be written in, by their names in a safetensors file."""
 MODEL_FORMATS = ("model", GGUF, ADAPTER)
 """`model`: the model folder; `gguf`: the folder with `model.gguf`; `adapter`: adapters of a fine-tuned model."""
 
@@ -261,6 +263,7 @@ class ModelExport:
         open_weights: opens Sluice's safetensors file.
         rename: maps the name of a weight to that in the folder.
         dtypes: dtype of the tensors that are not exported in fp32.
+        dtype: of all tensors, to which their values are rounded; "": `dtypes`.
         base: of adapters, a model that nothing outside the store has; it is written to the folder BASE.
     """
 
@@ -269,7 +272,14 @@ class ModelExport:
     open_weights: Callable[[], BinaryIO]
     rename: Callable[[str], str]
     dtypes: Mapping[str, str] = field(default_factory=dict)
+    dtype: str = ""
     base: "ModelExport | None" = None
+
+    def in_dtype(self, dtype: str) -> "ModelExport":
+        """Returns the model with all its weights in one of DTYPES, which `config.json` states."""
+        config = json.loads(self.files[CONFIG]) | {"torch_dtype": TORCH_NAMES[DTYPES[dtype]]}
+        stated = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
+        return replace(self, files={**self.files, CONFIG: stated.encode()}, dtype=DTYPES[dtype])
 
     def write(self, folder: Path) -> None:
         """Writes files and weights into a folder."""
@@ -280,7 +290,7 @@ class ModelExport:
                 with (folder / ADAPTER_WEIGHTS).open("wb") as target:
                     copy_renamed(source, target, adapter_name)
             else:
-                export_weights(source, folder, self.rename, self.dtypes)
+                export_weights(source, folder, self.rename, self.dtypes, dtype=self.dtype)
         if self.base:
             (folder / BASE).mkdir()
             self.base.write(folder / BASE)
@@ -339,7 +349,8 @@ def _outside(base: Artifact) -> tuple[str, str]:
     if address.startswith(f"{HUB}://"):
         return hub_model(address)
     folder = Path(address)
-    is_folder = address.startswith("/") and all((folder / name).is_file() for name in refs)
+    is_whole = any(name.endswith(".safetensors") for name in refs)  # and no checkpoint that was converted
+    is_folder = is_whole and address.startswith("/") and all((folder / name).is_file() for name in refs)
     unchanged = is_folder and all(sha256_of_file(folder / name) == ref.content for name, ref in refs.items())
     return (address, "") if unchanged else ("", "")
 
@@ -358,7 +369,9 @@ def _tuned_files(model: Artifact) -> dict[str, bytes]:
     return small_files(model_json, tokenizer.read("tokenizer.json").decode(), run["template"], source_files(model))
 
 
-def export_model(store: Store, recipe: str, version: str, kind: str, out: str, *, tuned: bool = False) -> Path:
+def export_model(
+    store: Store, recipe: str, version: str, kind: str, out: str, *, tuned: bool = False, dtype: str = ""
+) -> Path:
     """Writes the model of a version; returns the new folder.
 
     Args:
@@ -368,10 +381,13 @@ def export_model(store: Store, recipe: str, version: str, kind: str, out: str, *
         kind: one of MODEL_FORMATS.
         out: path of the folder to make.
         tuned: whether to export the fine-tuned model of the version instead of the trained one; implied by `adapter`.
+        dtype: one of DTYPES, of a model folder; "": fp32, or those in which an imported model came.
 
     Raises:
         InputError: there is no such model, the folder exists, or the format cannot represent the model.
     """
+    if dtype and kind != "model":
+        raise InputError(f"--dtype = {dtype} does not apply to {kind}, which is in fp32", "leave it out")
     artifacts, takedowns = lineage.chain(store, recipe, version), in_force(store, recipe)
     tuned = tuned or kind == ADAPTER
     of_training = (("checkpoint", "train"), ("tokenizer", "tokenizer"))
@@ -383,6 +399,7 @@ def export_model(store: Store, recipe: str, version: str, kind: str, out: str, *
         model = adapters(artifacts, takedowns, Path(out))
     else:
         model = tuned_model(artifacts, takedowns) if tuned else _trained_model(without_finetuning(artifacts), takedowns)
+    model = model.in_dtype(dtype) if dtype else model
     with new_folder(out) as folder:
         model.write(folder)
         if kind == GGUF:

@@ -67,13 +67,19 @@ def _export(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> No
     from tasks.run.export import MODEL_FORMATS, export, export_model
 
     request = (store, recipe.name, version_of(recipe, options), options.format, options.out)
-    print(export_model(*request, tuned=options.tuned) if options.format in MODEL_FORMATS else export(*request))
+    if options.format in MODEL_FORMATS:
+        print(export_model(*request, tuned=options.tuned, dtype=options.dtype))
+    else:
+        print(export(*request))
 
 
 def _export_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("format", choices=("megatron", "webdataset", "huggingface", "model", "gguf", "adapter"))
     command.add_argument("out", help="the folder to create")
     command.add_argument("--tuned", action="store_true", help="the fine-tuned model of the version (model, gguf)")
+    command.add_argument(
+        "--dtype", choices=("fp32", "bf16"), default="", help="of the weights (model); default: as imported, else fp32"
+    )
 
 
 def _import_model(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:

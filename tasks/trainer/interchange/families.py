@@ -7,7 +7,7 @@ writes what is particular to it. No family has code of its own in the decoder: w
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,7 +62,9 @@ class Family:
     def lacking(self, model: ModelConfig) -> list[str]:
         """Returns the settings of a model that the file of this family cannot state."""
         required = {name: setting.default for name, setting in type(model).model_fields.items()} | dict(self.fixed)
-        lacking = [name for name in sorted(required.keys() - _BASE - self.free) if getattr(model, name) != required[name]]
+        lacking = [
+            name for name in sorted(required.keys() - _BASE - self.free) if getattr(model, name) != required[name]
+        ]
         return [*lacking, *(["window_pattern"] if self.kind == "mistral" and model.window_pattern != "w" else ())]
 
 
@@ -182,31 +184,44 @@ def fields(family: Family, model: ModelConfig, context: int) -> dict[str, Any]:
     """Returns the fields of `config.json` that are particular to a family, for a model that it can state."""
     kind = family.kind
     stated: dict[str, Any] = {family.activation: _ACTIVATIONS[model.activation]}
+    if kind not in ("llama", "mistral", "qwen2", "qwen3"):
+        stated["pad_token_id"] = None  # else a default of the class, which need not be a token here
     if kind != "qwen2":
         # Qwen 2 always has biases of queries, keys and values; this field would give all matrices of attention one.
         stated["attention_bias"] = False
-    if kind not in ("llama", "mistral", "qwen2", "qwen3"):
-        stated["pad_token_id"] = None  # else a default of the class, which need not be a token here
     if kind in ("llama", "smollm3"):
         stated["mlp_bias"] = False
-    if kind in ("qwen2", "qwen3", "smollm3"):
-        stated["use_sliding_window"] = model.window > 0
-    if family.free >= _WINDOWS and (model.window or kind not in ("qwen2", "qwen3", "smollm3")):
-        stated["sliding_window"] = model.window or context
-    if family.free >= _WINDOWS and kind != "mistral" and "sliding_window" in stated:
-        windows = [model.window_of(layer) for layer in range(model.layers)]
-        stated["layer_types"] = [_SLIDING if window else _FULL for window in windows]
-    if kind in ("qwen2", "qwen3") and model.window:
-        stated["max_window_layers"] = 0
     if kind == "smollm3":
         stated["no_rope_layers"] = [int(model.has_rope(layer)) for layer in range(model.layers)]
+    stated |= _window_fields(family, model, context) if family.free >= _WINDOWS else {}
+    return stated | _score_fields(family, model) | _rope_fields(family, model)
+
+
+def _window_fields(family: Family, model: ModelConfig, context: int) -> dict[str, Any]:
+    """Returns which layers have a window; those of Qwen and SmolLM3 are off unless a field says that they are on."""
+    is_optional = family.kind in ("qwen2", "qwen3", "smollm3")
+    stated: dict[str, Any] = {"use_sliding_window": model.window > 0} if is_optional else {}
+    if is_optional and not model.window:
+        return stated
+    stated["sliding_window"] = model.window or context
+    if family.kind != "mistral":
+        windows = [model.window_of(layer) for layer in range(model.layers)]
+        stated["layer_types"] = [_SLIDING if window else _FULL for window in windows]
+    if family.kind in ("qwen2", "qwen3"):
+        stated["max_window_layers"] = 0
+    return stated
+
+
+def _score_fields(family: Family, model: ModelConfig) -> dict[str, Any]:
+    """Returns how scores and logits are computed."""
+    stated: dict[str, Any] = {}
     if "attention_scalar" in family.free:
         scalar = model.attention_scalar or model.head_dim
         stated["query_pre_attn_scalar"] = int(scalar) if scalar == int(scalar) else scalar
     for name, cap in (("attn_logit_softcapping", "attention_cap"), ("final_logit_softcapping", "logit_cap")):
-        if kind.startswith("gemma") or cap in family.free:
+        if family.kind.startswith("gemma") or cap in family.free:
             stated[name] = getattr(model, cap) or None
-    return stated | _rope_fields(family, model)
+    return stated
 
 
 def _rope_fields(family: Family, model: ModelConfig) -> dict[str, Any]:
@@ -275,9 +290,7 @@ def _pattern(letters: Iterable[str]) -> str:
     ('wwf', 'w', 'fwww')
     """
     whole = "".join(letters)
-    return next(
-        whole[:size] for size in range(1, len(whole) + 1) if (whole[:size] * len(whole))[: len(whole)] == whole
-    )
+    return next(whole[:size] for size in range(1, len(whole) + 1) if (whole[:size] * len(whole))[: len(whole)] == whole)
 
 
 def _ropes(content: Mapping[str, Any]) -> list[bool]:

@@ -6,8 +6,8 @@ other names: queries and keys are rotated by halves there, too, so no rows are p
 
 The tokenizer of a model that Sluice trained puts end-of-text before every text, as in training. A model that was
 imported, or fine-tuned from one, keeps the files of its source byte for byte (`model_folder.SOURCE_FILES`); only its
-`config.json` is written anew, in the layout that represents the model, with the source's tokens. A fine-tuning replaces the chat
-template if it used another one, and adds to `generation_config.json` the tokens that end its responses.
+`config.json` is written anew, in the layout that represents the model, with the source's tokens. A fine-tuning replaces
+the chat template if it used another one, and adds to `generation_config.json` the tokens that end its responses.
 """
 
 import json

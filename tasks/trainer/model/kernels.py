@@ -78,9 +78,7 @@ BLOCK = 128
 """Queries and keys per block, the unit in which work is skipped; torch's default."""
 
 
-def flex(
-    documents: Tensor, rows: Tensor | None = None, bounds: Bounds | None = None, scores: Scores = PLAIN
-) -> Attend:
+def flex(documents: Tensor, rows: Tensor | None = None, bounds: Bounds | None = None, scores: Scores = PLAIN) -> Attend:
     """A `Kernel`: causal attention within documents, of any float dtype."""
     mask = block_mask(documents, rows, scores.window)
     attention = _compiled() if documents.is_cuda else flex_attention

@@ -299,8 +299,8 @@ def initial_weight(config: ModelConfig, name: str, shape: torch.Size, seed: int)
     Matrices: normal with standard deviation 1 / sqrt(fan in), times 1 / sqrt(2 layers) for those that write to the
     residual stream, which keeps its variance independent of depth (GPT-2). Embedding: standard deviation 0.02 if it is
     also the head, so that the first logits are near zero, else 1. A separate head and biases start at zero, norms with
-    the factor one. Each weight has its own generator, seeded with its name: changing one layer does not change the initial weights
-    of the others, and a rank computes only the weights of its own layers.
+    the factor one. Each weight has its own generator, seeded with its name: changing one layer does not change the
+    initial weights of the others, and a rank computes only the weights of its own layers.
     """
     if (constant := initial_constant(config, name, shape)) is not None:
         return torch.full(shape, constant)
