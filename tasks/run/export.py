@@ -17,7 +17,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -43,6 +43,7 @@ from tasks.run.catalogue import MAKERS
 from tasks.run.result import Json
 from tasks.run.trace.cards import card, tuned_card
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
+from tasks.trainer.config import ModelConfig
 from tasks.trainer.interchange.address import HUB, hub_model
 from tasks.trainer.interchange.gguf_file import write_gguf
 from tasks.trainer.interchange.huggingface import (
@@ -53,7 +54,7 @@ from tasks.trainer.interchange.huggingface import (
     GENERATION_CONFIG,
     adapter_config,
     adapter_name,
-    llama_name,
+    names_in,
     small_files,
 )
 from tasks.trainer.interchange.weights import TORCH_NAMES, copy_renamed, export_weights
@@ -77,6 +78,8 @@ BASE = "base"
 """Folder of the base of exported adapters."""
 ADAPTER = "adapter"
 GGUF = "gguf"
+DTYPES = {"fp32": "F32", "bf16": "BF16"}
+"""Dtypes that the weights of a model folder can be written in, by their names in a safetensors file."""
 MODEL_FORMATS = ("model", GGUF, ADAPTER)
 """`model`: the model folder; `gguf`: the folder with `model.gguf`; `adapter`: adapters of a fine-tuned model."""
 
@@ -258,28 +261,36 @@ class ModelExport:
         artifact: the model.
         files: content of all files except the weights, by name.
         open_weights: opens Sluice's safetensors file.
-        is_adapter: whether the weights are only adapters.
+        rename: maps the name of a weight to that in the folder.
         dtypes: dtype of the tensors that are not exported in fp32.
+        dtype: of all tensors, to which their values are rounded; "": `dtypes`.
         base: of adapters, a model that nothing outside the store has; it is written to the folder BASE.
     """
 
     artifact: Artifact
     files: dict[str, bytes]
     open_weights: Callable[[], BinaryIO]
-    is_adapter: bool = False
+    rename: Callable[[str], str]
     dtypes: Mapping[str, str] = field(default_factory=dict)
+    dtype: str = ""
     base: "ModelExport | None" = None
+
+    def in_dtype(self, dtype: str) -> "ModelExport":
+        """Returns the model with all its weights in one of DTYPES, which `config.json` states."""
+        config = json.loads(self.files[CONFIG]) | {"torch_dtype": TORCH_NAMES[DTYPES[dtype]]}
+        stated = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
+        return replace(self, files={**self.files, CONFIG: stated.encode()}, dtype=DTYPES[dtype])
 
     def write(self, folder: Path) -> None:
         """Writes files and weights into a folder."""
         for name, content in self.files.items():
             (folder / name).write_bytes(content)
         with self.open_weights() as source:
-            if self.is_adapter:
+            if self.rename is adapter_name:
                 with (folder / ADAPTER_WEIGHTS).open("wb") as target:
                     copy_renamed(source, target, adapter_name)
             else:
-                export_weights(source, folder, llama_name, self.dtypes)
+                export_weights(source, folder, self.rename, self.dtypes, dtype=self.dtype)
         if self.base:
             (folder / BASE).mkdir()
             self.base.write(folder / BASE)
@@ -301,11 +312,12 @@ def tuned_model(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> ModelExp
         InputError: the model has adapters that were not merged.
     """
     model = artifacts[TUNED]
-    _, initial = last_weights(model, "export")
+    described, initial = last_weights(model, "export")
     files = _tuned_files(model)
     files[CARD] = tuned_card(artifacts, takedowns).encode()
     open_weights = partial(Path(initial.file).open, "rb")
-    return ModelExport(model, files, cast(Callable[[], BinaryIO], open_weights))
+    rename = names_in(ModelConfig.model_validate(described["model"]))
+    return ModelExport(model, files, cast(Callable[[], BinaryIO], open_weights), rename)
 
 
 def adapters(artifacts: Artifacts, takedowns: Sequence[Artifact], out: Path) -> ModelExport:
@@ -327,7 +339,7 @@ def adapters(artifacts: Artifacts, takedowns: Sequence[Artifact], out: Path) -> 
     files[ADAPTER_CONFIG] = adapter_config(run["lora"], name or str(out.absolute() / BASE), revision)
     files[CARD] = tuned_card(artifacts, takedowns).encode()
     path = f"checkpoints/{name_of(run['steps'])}/{MODEL}"
-    return ModelExport(model, files, partial(model.open, path), is_adapter=True, base=whole)
+    return ModelExport(model, files, partial(model.open, path), adapter_name, base=whole)
 
 
 def _outside(base: Artifact) -> tuple[str, str]:
@@ -337,7 +349,8 @@ def _outside(base: Artifact) -> tuple[str, str]:
     if address.startswith(f"{HUB}://"):
         return hub_model(address)
     folder = Path(address)
-    is_folder = address.startswith("/") and all((folder / name).is_file() for name in refs)
+    is_whole = any(name.endswith(".safetensors") for name in refs)  # and no checkpoint that was converted
+    is_folder = is_whole and address.startswith("/") and all((folder / name).is_file() for name in refs)
     unchanged = is_folder and all(sha256_of_file(folder / name) == ref.content for name, ref in refs.items())
     return (address, "") if unchanged else ("", "")
 
@@ -357,7 +370,15 @@ def _tuned_files(model: Artifact) -> dict[str, bytes]:
 
 
 def export_model(
-    store: Store, recipe: str, version: str, kind: str, out: str, *, tuned: bool = False, which: Which = "last"
+    store: Store,
+    recipe: str,
+    version: str,
+    kind: str,
+    out: str,
+    *,
+    tuned: bool = False,
+    which: Which = "last",
+    dtype: str = "",
 ) -> Path:
     """Writes the model of a version; returns the new folder.
 
@@ -369,10 +390,13 @@ def export_model(
         out: path of the folder to make.
         tuned: whether to export the fine-tuned model of the version instead of the trained one; implied by `adapter`.
         which: the checkpoint of the trained one.
+        dtype: one of DTYPES, of a model folder; "": fp32, or those in which an imported model came.
 
     Raises:
         InputError: there is no such model, the folder exists, or the format cannot represent the model.
     """
+    if dtype and kind != "model":
+        raise InputError(f"--dtype = {dtype} does not apply to {kind}, which is in fp32", "leave it out")
     artifacts, takedowns = lineage.chain(store, recipe, version), in_force(store, recipe)
     tuned = tuned or kind == ADAPTER
     of_training = (("checkpoint", "train"), ("tokenizer", "tokenizer"))
@@ -385,6 +409,7 @@ def export_model(
     else:
         artifacts = artifacts if tuned else without_finetuning(artifacts)
         model = tuned_model(artifacts, takedowns) if tuned else _trained_model(artifacts, takedowns, which)
+    model = model.in_dtype(dtype) if dtype else model
     with new_folder(out) as folder:
         model.write(folder)
         if kind == GGUF:
@@ -408,7 +433,8 @@ def _trained_model(artifacts: Artifacts, takedowns: Sequence[Artifact], which: W
     files = small_files(model_json, tokenizer, source=source_files(checkpoint))
     files[CARD] = card(artifacts, takedowns).encode()
     open_weights = partial(checkpoint.open, weights_file(checkpoint, which))
-    return ModelExport(checkpoint, files, open_weights, dtypes=dtypes)
+    rename = names_in(ModelConfig.model_validate(model_json["model"]))
+    return ModelExport(checkpoint, files, open_weights, rename, dtypes)
 
 
 def _dtypes_before_import(checkpoint: Artifact) -> dict[str, str]:

@@ -42,7 +42,6 @@ from tasks.trainer.interchange.model_folder import (
     FolderModel,
     read_chat_template,
     read_ends,
-    read_files,
     read_json,
     read_model,
     read_origin,
@@ -139,7 +138,7 @@ def _import(store: Store, recipe: str, version: str, source: ModelFiles) -> Impo
     model = read_model(path)
     tensors = read_tensors(path, model)
     tokenizer = read_tokenizer(path, model)
-    refs = {name: _ref(source, name) for name in read_files(path)}
+    refs = {name: _ref(source, name, file) for name, file in source.read().items()}
     vocabulary = _publish(
         store,
         ArtifactId(f"{recipe}/tokenizer", version),
@@ -248,8 +247,8 @@ def _end_of_text(folder: Path, model: FolderModel, vocabulary: Mapping[str, int]
     return token
 
 
-def _ref(source: ModelFiles, name: str) -> InputRef:
-    digest = source.sha256.get(name) or sha256_of_file(source.folder / name)
+def _ref(source: ModelFiles, name: str, file: Path) -> InputRef:
+    digest = source.sha256.get(name) or sha256_of_file(file)
     address = f"{EXTERNAL}{source.address}/{name}"
     return InputRef(role=f"file:{name}", address=address, fingerprint=digest, content=digest)
 

@@ -223,7 +223,7 @@ def _row_losses(model: Any, tokens: Any, labels: Any, documents: Any) -> list[tu
         hidden = model.hidden(tokens[None], documents[None])[0]
         nats: list[float] = []
         for at in range(0, len(hidden), _LOGITS):
-            logits = F.linear(hidden[at : at + _LOGITS], model.head_weight).float()
+            logits = model.logits(hidden[at : at + _LOGITS]).float()
             losses = F.cross_entropy(logits, labels[at : at + _LOGITS], ignore_index=IGNORED, reduction="none")
             nats += losses.tolist()
     predicted = (labels != IGNORED).tolist()

@@ -78,7 +78,7 @@ class YarnRope(Config):
 
 
 class ModelConfig(Config):
-    """Shape of a Llama-type decoder."""
+    """Shape of a decoder: that of Llama, changed by features of others that do not depend on each other."""
 
     layers: int = Field(default=4, ge=1)
     """Transformer blocks."""
@@ -92,12 +92,40 @@ class ModelConfig(Config):
     """Key and value heads, each shared by `heads / kv_heads` query heads."""
     qkv_bias: bool = Field(default=False, exclude_if=lambda biases: not biases)
     """Adds a bias to queries, keys and values, as in Qwen 2."""
-    qk_norm: bool = Field(default=False, exclude_if=lambda norms: not norms)
-    """Normalizes the queries and keys of each head (RMSNorm) before they are rotated, as in Qwen 3."""
+    qk_norm: bool | Literal["projection"] = Field(default=False, exclude_if=lambda norms: not norms)
+    """Normalizes the queries and keys of each head (RMSNorm) before they are rotated, as in Qwen 3; `projection`: all
+    heads together, as in OLMo 2."""
+    norm_place: Literal["pre", "post", "both"] = Field(default="pre", exclude_if=lambda place: place == "pre")
+    """Where attention and feed-forward have a norm: of what they read, of what they add to the residual stream (OLMo
+    2), or of both (Gemma 2)."""
+    norm_weight: Literal["plain", "offset", "none"] = Field(default="plain", exclude_if=lambda kind: kind == "plain")
+    """Factor of a normalized vector: its weight, one more than its weight (Gemma), or none (nanochat)."""
+    activation: Literal["silu", "gelu_tanh", "relu2"] = Field(default="silu", exclude_if=lambda name: name == "silu")
+    """Activation of the feed-forward layer; `gelu_tanh` is GELU by its tanh formula, `relu2` the square of ReLU."""
+    gated: bool = Field(default=True, exclude_if=lambda gated: gated)
+    """Whether the activation is multiplied with a third matrix, as in SwiGLU."""
+    embedding_scale: Literal["none", "sqrt_dim", "rms"] = Field(default="none", exclude_if=lambda kind: kind == "none")
+    """Factor of the embedded tokens: the root of `dim` (Gemma), or one over their RMS (nanochat)."""
+    window: int = Field(default=0, ge=0, exclude_if=lambda window: window == 0)
+    """Keys that a query attends to in a layer with a window, the last ones up to its own; 0: all."""
+    window_pattern: str = Field(default="w", pattern="^[wf]+$", exclude_if=lambda pattern: pattern == "w")
+    """A letter per layer, repeated over the layers: `w` with the window, `f` full attention; `wwwf` as in OLMo 3."""
+    window_rope_theta: float = Field(default=0.0, ge=0, exclude_if=lambda theta: theta == 0)
+    """Base of the rotary wavelengths in layers with a window, which are then not scaled; 0: as in the others."""
+    rope_pattern: str = Field(default="r", pattern="^[rn]+$", exclude_if=lambda pattern: pattern == "r")
+    """A letter per layer, repeated over the layers: `r` rotary positions, `n` none; `rrrn` as in SmolLM3."""
+    rope_reversed: bool = Field(default=False, exclude_if=lambda reverse: not reverse)
+    """Rotates queries and keys in the other direction, as nanochat does."""
+    attention_scalar: float = Field(default=0.0, ge=0, exclude_if=lambda scalar: scalar == 0)
+    """Scores of attention are divided by the root of this number; 0: of the width of a head."""
+    attention_cap: float = Field(default=0.0, ge=0, exclude_if=lambda cap: cap == 0)
+    """Bound c of the scores of attention, which become c tanh(score / c), as in Gemma 2; 0: none."""
+    logit_cap: float = Field(default=0.0, ge=0, exclude_if=lambda cap: cap == 0)
+    """The same of the logits, in training and inference."""
     ffn_multiple: float = Field(default=8 / 3, gt=0)
-    """Inner width of the SwiGLU layer as a multiple of `dim`, rounded up to a multiple of 32."""
+    """Inner width of the feed-forward layer as a multiple of `dim`, rounded up to a multiple of 32."""
     ffn_width: int = Field(default=0, ge=0, exclude_if=lambda width: width == 0)
-    """Inner width of the SwiGLU layer, for one that is not a multiple of 32; 0: that of `ffn_multiple`."""
+    """Inner width of the feed-forward layer, for one that is not a multiple of 32; 0: that of `ffn_multiple`."""
     rope_theta: float = Field(default=10_000.0, gt=1)
     """Base of the rotary wavelengths."""
     rope_scaling: Annotated[LinearRope | Llama3Rope | YarnRope, Field(discriminator="kind")] | None = Field(
@@ -120,6 +148,8 @@ class ModelConfig(Config):
             raise ValueError(f"head_width {self.head_width} must be even")
         if self.heads % self.kv_heads:
             raise ValueError(f"heads {self.heads} must be a multiple of kv_heads {self.kv_heads}")
+        if not self.window and (self.window_pattern != "w" or self.window_rope_theta):
+            raise ValueError("window_pattern and window_rope_theta apply to layers with a window: set window, too")
         return self
 
     @property
@@ -129,8 +159,16 @@ class ModelConfig(Config):
 
     @property
     def ffn_dim(self) -> int:
-        """Inner width of the SwiGLU layer."""
+        """Inner width of the feed-forward layer."""
         return self.ffn_width or -(-int(self.dim * self.ffn_multiple) // 32) * 32
+
+    def window_of(self, layer: int) -> int:
+        """Returns the window of a layer by its number; 0: none."""
+        return self.window if self.window_pattern[layer % len(self.window_pattern)] == "w" else 0
+
+    def has_rope(self, layer: int) -> bool:
+        """Returns whether a layer has rotary positions."""
+        return self.rope_pattern[layer % len(self.rope_pattern)] == "r"
 
     def embedding_rows(self, tokens: int) -> int:
         """Returns the rows of embedding and head for a vocabulary; raises RecipeError if it has more tokens."""

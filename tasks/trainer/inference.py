@@ -20,7 +20,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -28,9 +27,9 @@ from torch import Tensor
 from tasks.core.config import Config
 from tasks.core.errors import InputError
 from tasks.trainer.evaluation.items import ScoringRequest, checked, split_request
-from tasks.trainer.model.attention import Attend, sdpa_mask
+from tasks.trainer.model.attention import Attend, Scores, masked_attention, sdpa_mask
 from tasks.trainer.model.model_file import stop_ids
-from tasks.trainer.model.transformer import Transformer, rotary
+from tasks.trainer.model.transformer import Transformer, rotary, scores_of
 
 log = logging.getLogger(__name__)
 
@@ -52,17 +51,22 @@ class Decoding:
         tokens = torch.tensor([[*row, *[row[-1]] * (longest - len(row))] for row in rows], device=device)
         shape = (len(rows), model.config.kv_heads, longest + room, model.config.head_dim)
         like = model.head_weight.detach()
-        self._layers = [_Layer(like.new_zeros(shape), like.new_zeros(shape)) for _ in model.layers]
-        attend = sdpa_mask(torch.zeros_like(tokens))
+        windows = [model.config.window_of(int(index)) for index in model.layers]
+        self._layers = [
+            _Layer(like.new_zeros(shape), like.new_zeros(shape), scores_of(model.config, window)) for window in windows
+        ]
+        documents = torch.zeros_like(tokens)
+        attends = {layer.scores: sdpa_mask(documents, scores=layer.scores) for layer in self._layers}
         positions = torch.arange(longest, device=device).expand_as(tokens)
-        hidden = self._forward(tokens, positions, [partial(_attend_rows, layer, attend) for layer in self._layers])
+        of_layers = [partial(_attend_rows, layer, attends[layer.scores]) for layer in self._layers]
+        hidden = self._forward(tokens, positions, of_layers)
         self.hidden = hidden[torch.arange(len(rows)), self._lengths - 1]
         """Last hidden state of each row, float [rows, dim]."""
 
     @torch.no_grad()
     def logits(self) -> Tensor:
         """Returns the logits of each row's next token, float32 [rows, vocabulary]."""
-        return F.linear(self.hidden, self._model.head_weight).float()
+        return self._model.logits(self.hidden).float()
 
     def keep(self, rows: Sequence[int]) -> None:
         """Keeps only some of the rows, in this order."""
@@ -78,8 +82,7 @@ class Decoding:
         device = self.hidden.device
         positions = self._lengths.to(device)
         longest = int(self._lengths.max()) + 1
-        valid = (torch.arange(longest, device=device) <= positions[:, None])[:, None, None, :]
-        attends = [partial(_attend_token, layer, positions, valid) for layer in self._layers]
+        attends = [partial(_attend_token, layer, positions, longest) for layer in self._layers]
         self.hidden = self._forward(torch.tensor(tokens, device=device)[:, None], positions[:, None], attends)[:, 0]
         self._lengths = self._lengths + 1
 
@@ -87,22 +90,23 @@ class Decoding:
     def _forward(self, tokens: Tensor, positions: Tensor, attends: Sequence[Attend]) -> Tensor:
         """Returns the normalized last hidden state of the tokens, float [rows, tokens, dim]."""
         model = self._model
-        assert model.embedding is not None
         assert model.norm is not None
-        cos, sin = rotary(positions, model.config)
-        x = model.embedding(tokens)
-        for layer, attend in zip(model.layers.values(), attends, strict=True):
-            x = layer(x, cos, sin, attend)
+        windows = [layer.scores.window for layer in self._layers]
+        angles = {window: rotary(positions, model.config, window) for window in set(windows)}
+        x = model.embed(tokens)
+        for layer, window, attend in zip(model.layers.values(), windows, attends, strict=True):
+            x = layer(x, *angles[window], attend)
         out: Tensor = model.norm(x)
         return out
 
 
 @dataclass
 class _Layer:
-    """Cached keys and values of a layer, float [rows, kv_heads, capacity, head_dim] each."""
+    """Cached keys and values of a layer, float [rows, kv_heads, capacity, head_dim] each, and how it scores them."""
 
     k: Tensor
     v: Tensor
+    scores: Scores
 
 
 def _attend_rows(layer: _Layer, attend: Attend, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -111,23 +115,27 @@ def _attend_rows(layer: _Layer, attend: Attend, q: Tensor, k: Tensor, v: Tensor)
     return attend(q, k, v)
 
 
-def _attend_token(layer: _Layer, positions: Tensor, valid: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _attend_token(layer: _Layer, positions: Tensor, keys: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """An `Attend` for one token per row; caches its key and value at the token's position.
 
     Args:
         layer: keys and values so far.
         positions: int64 [rows], position of the token in each row.
-        valid: bool [rows, 1, 1, keys], which keys are valid in each row.
+        keys: number of keys of the longest row, with those of the token.
         q: queries, float [rows, heads, 1, head_dim].
         k: keys, float [rows, kv_heads, 1, head_dim].
         v: values, likewise.
     """
     rows = torch.arange(len(positions), device=positions.device)
     layer.k[rows, :, positions], layer.v[rows, :, positions] = k[:, :, 0], v[:, :, 0]
-    keys = valid.shape[-1]
+    earlier = positions[:, None] - torch.arange(keys, device=positions.device)
+    valid = earlier >= 0
+    if layer.scores.window:
+        valid &= earlier < layer.scores.window
     # Query heads that share a key head become queries of one head, so that keys need not be repeated.
     shared = q.reshape(len(q), k.shape[1], -1, q.shape[-1])
-    attended = F.scaled_dot_product_attention(shared, layer.k[:, :, :keys], layer.v[:, :, :keys], attn_mask=valid)
+    k, v = layer.k[:, :, :keys], layer.v[:, :, :keys]
+    attended = masked_attention(shared, k, v, valid[:, None, None, :], layer.scores)
     return attended.reshape(q.shape)
 
 
@@ -266,7 +274,7 @@ class Scorer:
             hidden = self._hidden([rows[number][:-1] for number in batch])
             for index, number in enumerate(batch):
                 row, answer = rows[number], len(requests[number].answer)
-                logits = F.linear(hidden[index, len(row) - 1 - answer : len(row) - 1], self.model.head_weight).float()
+                logits = self.model.logits(hidden[index, len(row) - 1 - answer : len(row) - 1]).float()
                 labels = torch.tensor(row[-answer:])
                 log_p = torch.log_softmax(logits, dim=-1).gather(1, labels[:, None]).double().sum()
                 results[number] = Likelihood(float(log_p), bool((logits.argmax(dim=-1) == labels).all()))

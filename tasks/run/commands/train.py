@@ -67,8 +67,11 @@ def _export(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> No
     from tasks.run.export import MODEL_FORMATS, export, export_model
 
     request = (store, recipe.name, version_of(recipe, options), options.format, options.out)
-    chosen = {"tuned": options.tuned, "which": options.checkpoint}
-    print(export_model(*request, **chosen) if options.format in MODEL_FORMATS else export(*request))
+    if options.format in MODEL_FORMATS:
+        chosen = {"tuned": options.tuned, "which": options.checkpoint, "dtype": options.dtype}
+        print(export_model(*request, **chosen))
+    else:
+        print(export(*request))
 
 
 def _export_arguments(command: argparse.ArgumentParser) -> None:
@@ -77,6 +80,9 @@ def _export_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--tuned", action="store_true", help="the fine-tuned model of the version (model, gguf)")
     help_text = "of a trained model (model, gguf); the best one is that of [train.best]"
     command.add_argument("--checkpoint", choices=("last", "best"), default="last", help=help_text)
+    command.add_argument(
+        "--dtype", choices=("fp32", "bf16"), default="", help="of the weights (model); default: as imported, else fp32"
+    )
 
 
 def _import_model(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:

@@ -16,7 +16,8 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.tokens.exposure import origin_refs, source_files
 from tasks.stages.finetune import COMPARISON, TunedConfig
-from tasks.trainer.interchange.huggingface import llama_name, small_files
+from tasks.trainer.config import ModelConfig
+from tasks.trainer.interchange.huggingface import names_in, small_files
 from tasks.trainer.interchange.weights import WEIGHTS, copy_renamed
 from tasks.trainer.model.model_file import last_weights
 
@@ -28,6 +29,7 @@ def run(config: TunedConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     """Packs and registers the model; raises InputError if it has only adapters."""
     model = inputs["finetuned"]
     described, initial = last_weights(model, "register")
+    rename = names_in(ModelConfig.model_validate(described["model"]))
     template = json.loads(model.read("run.json"))["template"]
     tokenizer = inputs["tokenizer"].read("tokenizer.json").decode()
     sources = _sources(inputs["examples"])
@@ -37,7 +39,7 @@ def run(config: TunedConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     if FOLDER not in output.committed:
         with output.part(FOLDER, conserved=False) as part:
             with Path(initial.file).open("rb") as source, part.file(f"{FOLDER}/{WEIGHTS}") as target:
-                copy_renamed(source, target, llama_name)
+                copy_renamed(source, target, rename)
             for name, content in files.items():
                 part.write(f"{FOLDER}/{name}", content)
     name = config.model or f"{output.address.name.partition('/')[0]}-tuned"

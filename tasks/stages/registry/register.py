@@ -15,7 +15,8 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.exposure import origin_ref
 from tasks.stages.registry import RegisterConfig
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
-from tasks.trainer.interchange.huggingface import llama_name, small_files
+from tasks.trainer.config import ModelConfig
+from tasks.trainer.interchange.huggingface import names_in, small_files
 from tasks.trainer.interchange.weights import copy_renamed
 
 VERSION = 2
@@ -29,11 +30,13 @@ def run(config: RegisterConfig, inputs: Inputs, output: Output, engine: Engine) 
     if not checkpoint.files(f"{scored}/{MODEL}"):
         raise InputError(f"{checkpoint.address} has no {scored}, which was scored", "run the stage evaluate again")
     description = checkpoint.read("model.json")
-    files = small_files(json.loads(description), inputs["tokenizer"].read("tokenizer.json").decode())
+    described = json.loads(description)
+    rename = names_in(ModelConfig.model_validate(described["model"]))
+    files = small_files(described, inputs["tokenizer"].read("tokenizer.json").decode())
     files["model.json"] = description
     with output.part("model", conserved=False) as part:
         with checkpoint.open(f"{scored}/{MODEL}") as source, part.file("model/model.safetensors") as target:
-            copy_renamed(source, target, llama_name)
+            copy_renamed(source, target, rename)
         for name, content in files.items():
             part.write(f"model/{name}", content)
         part.write("model/lineage.json", canonical_json(_lineage(inputs, scored, scores)).encode())

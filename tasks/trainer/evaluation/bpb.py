@@ -61,7 +61,7 @@ def nats(model: Transformer, batch: list[EvaluationWindow]) -> list[float]:
     hidden = model.hidden(tokens, torch.zeros_like(tokens))
     sums = []
     for row in range(len(batch)):
-        logits = F.linear(hidden[row], model.head_weight).float()
+        logits = model.logits(hidden[row]).float()
         losses = F.cross_entropy(logits, torch.from_numpy(labels[row]), reduction="none")
         sums.append(float(losses.double()[torch.from_numpy(counted[row])].sum()))
     return sums

@@ -399,7 +399,7 @@ def response_bits(scorer: Scorer, texts: Sequence[LearnedText]) -> list[float]:
         for row, number in enumerate(batch):
             text = texts[number]
             places = torch.from_numpy(np.flatnonzero(text.learned))
-            logits = F.linear(hidden[row, places], scorer.model.head_weight).float()
+            logits = scorer.model.logits(hidden[row, places]).float()
             labels = torch.from_numpy(text.tokens[text.learned].astype(np.int64))
             loss = F.cross_entropy(logits, labels, reduction="none").double().sum()
             bits[number] = finite(float(loss) / math.log(2), "a response")

@@ -25,6 +25,8 @@ from tasks.trainer.interchange.model_folder import (
 )
 from tasks.trainer.interchange.weights import tensors_in
 
+_KINDS = ("llama", "qwen2", "qwen3")
+"""Values of `model_type` that are written."""
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 """Settings of the GPT-2 pre-tokenizer, which llama.cpp calls "gpt-2"."""
 
@@ -105,6 +107,12 @@ def pre_tokenizer_name(tokenizer: dict[str, Any]) -> str:
 
 
 def _check(config: dict[str, Any]) -> None:
+    """Raises InputError if a model has a feature that is not written."""
+    if config["model_type"] not in _KINDS:
+        cause = f"a model in the layout of {config['model_type']} is not written to GGUF, only {', '.join(_KINDS)}"
+        raise InputError(cause, "export to huggingface, which llama.cpp's own converter reads")
+    if config.get("use_sliding_window"):
+        raise InputError("[train.model] window is not written to GGUF", "export to huggingface")
     scaling = config["rope_scaling"]
     if scaling and scaling["rope_type"] != "linear":
         raise InputError(

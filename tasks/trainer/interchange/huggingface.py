@@ -1,19 +1,19 @@
 """Hugging Face formats: `config.json`, model folders, PEFT adapters, chat templates.
 
 Reads `config.json` of the families below; creates the files of a model folder, except weights, from the content of a
-checkpoint's `model.json` and a `tokenizer.json`. The weights are those of Llama, Qwen 2 or Qwen 3 in `transformers`
-under other names, which are the same in all three: queries and keys are rotated by halves, so no rows are permuted.
-Does not import torch.
+checkpoint's `model.json` and a `tokenizer.json`. The weights are those of a family in `transformers` (`families`) under
+other names: queries and keys are rotated by halves there, too, so no rows are permuted. Does not import torch.
 
 The tokenizer of a model that Sluice trained puts end-of-text before every text, as in training. A model that was
 imported, or fine-tuned from one, keeps the files of its source byte for byte (`model_folder.SOURCE_FILES`); only its
-`config.json` is written anew, in the layout of Llama or Qwen, with the source's tokens. A fine-tuning replaces the chat
-template if it used another one, and adds to `generation_config.json` the tokens that end its responses.
+`config.json` is written anew, in the layout that represents the model, with the source's tokens. A fine-tuning replaces
+the chat template if it used another one, and adds to `generation_config.json` the tokens that end its responses.
 """
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +22,15 @@ from tokenizers.processors import TemplateProcessing
 
 from tasks.core.errors import InputError
 from tasks.trainer.config import ModelConfig
+from tasks.trainer.interchange import families
 from tasks.trainer.interchange.chat_template import FILE as CHAT_TEMPLATE
 from tasks.trainer.interchange.chat_template import JINJA, stated_template
 from tasks.trainer.model.shape import ModelShape
 
 CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenizer_config.json"
 GENERATION_CONFIG = "generation_config.json"
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "olmo", "gpt2")
-"""Supported values of `model_type`."""
-QWEN3_HEAD = 128
-"""`head_dim` of a Qwen 3 whose `config.json` does not have the field."""
-LLAMA_SETTINGS = frozenset(
-    (
-        *("layers", "dim", "heads", "head_width", "kv_heads", "ffn_multiple", "ffn_width", "rope_theta"),
-        *("rope_scaling", "tie_embeddings", "vocab_rows", "norm_eps", "qkv_bias", "qk_norm"),
-    )
-)
-"""Settings of `[train.model]` that the layout of Llama or of Qwen can represent."""
+FAMILIES = (*families.FAMILIES, "olmo", "gpt2")
+"""Values of `model_type` whose shape is known."""
 _NAMES = {
     "embedding.weight": "model.embed_tokens.weight",
     "norm.weight": "model.norm.weight",
@@ -60,6 +52,17 @@ _IN_LAYER = {
     "ffn.w2.weight": "mlp.down_proj.weight",
     "ffn.w3.weight": "mlp.up_proj.weight",
 }
+_POST_NORMS = {
+    "attention_post_norm.weight": "post_attention_layernorm.weight",
+    "ffn_post_norm.weight": "post_feedforward_layernorm.weight",
+}
+_RENAMED = {
+    "pre": {},
+    "post": _POST_NORMS,
+    "both": {**_POST_NORMS, "ffn_norm.weight": "pre_feedforward_layernorm.weight"},
+}
+"""Names of norms that differ from those of Llama, by `norm_place`."""
+_UNGATED = {"ffn.w1.weight": "mlp.fc1.weight", "ffn.w2.weight": "mlp.fc2.weight"}
 _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 """Tokens that `config.json` and `generation_config.json` name."""
 STOP = "stop_ids"
@@ -70,21 +73,30 @@ _ADAPTER_NAME = re.compile(r"(.+)\.lora_([ab])")
 ROLES = ("system", "user", "assistant")
 
 
-def llama_name(name: str) -> str:
+def llama_name(name: str, renamed: Mapping[str, str] | None = None) -> str:
     """Returns the name in the Llama layout of a weight of ours; raises KeyError if the layout has none.
+
+    Args:
+        name: of the weight.
+        renamed: names within a layer that differ from those of Llama.
 
     >>> llama_name("layers.3.ffn.w1.weight")
     'model.layers.3.mlp.gate_proj.weight'
     """
     if match := re.fullmatch(r"layers\.(\d+)\.(.+)", name):
-        return f"model.layers.{match[1]}.{_IN_LAYER[match[2]]}"
+        return f"model.layers.{match[1]}.{({**_IN_LAYER, **(renamed or {})})[match[2]]}"
     return _NAMES[name]
+
+
+def names_in(model: ModelConfig) -> Callable[[str], str]:
+    """Returns `llama_name` with the names of the layout that represents the model."""
+    return partial(llama_name, renamed={**_RENAMED[model.norm_place], **({} if model.gated else _UNGATED)})
 
 
 def llama_config(
     model: ModelConfig, vocab_size: int, seq_len: int, eos_id: int, dtype: str = "float32"
 ) -> dict[str, Any]:
-    """Returns the content of `config.json`, of Llama, Qwen 2 (with biases) or Qwen 3 (with norms of heads).
+    """Returns the content of `config.json`, of the first of `families.FAMILIES` that can state the model.
 
     Args:
         model: shape of the model.
@@ -94,51 +106,27 @@ def llama_config(
         dtype: of the exported weights, as torch names it.
 
     Raises:
-        InputError: the model has a setting that the layout cannot represent.
+        InputError: the model has settings that no family can state together.
     """
-    if model.qkv_bias and model.qk_norm:
-        raise InputError(
-            "no layout represents [train.model] qkv_bias together with qk_norm", "export a model with one of them"
-        )
-    for name, field in type(model).model_fields.items():
-        if name not in LLAMA_SETTINGS and getattr(model, name) != field.default:
-            raise InputError(
-                f"the Llama layout cannot represent [train.model] {name} = {getattr(model, name)}",
-                "export a model that was trained without it",
-            )
-    scaling = model.rope_scaling
-    kind = "qwen2" if model.qkv_bias else "qwen3" if model.qk_norm else "llama"
-    # Qwen 2 always has these biases, and a field that says so would say that all matrices of attention have one.
-    biases = {} if kind == "qwen2" else {"attention_bias": False}
-    windows = {} if kind == "llama" else {"use_sliding_window": False}
+    family = families.family_of(model)
     return {
-        "architectures": [f"{kind.capitalize()}ForCausalLM"],
-        "model_type": kind,
+        "architectures": [family.architecture],
+        "model_type": family.kind,
         "hidden_size": model.dim,
         "intermediate_size": model.ffn_dim,
         "num_hidden_layers": model.layers,
         "num_attention_heads": model.heads,
         "num_key_value_heads": model.kv_heads,
         "head_dim": model.head_dim,
-        "hidden_act": "silu",
-        **biases,
-        **({"mlp_bias": False} if kind == "llama" else {}),
-        **windows,
         "rms_norm_eps": model.norm_eps,
-        "rope_theta": model.rope_theta,
-        "rope_scaling": _scaling(scaling.model_dump()) if scaling else None,
         "max_position_embeddings": seq_len,
         "tie_word_embeddings": model.tie_embeddings,
         "vocab_size": model.embedding_rows(vocab_size),
         "bos_token_id": eos_id,
         "eos_token_id": eos_id,
         "torch_dtype": dtype,
+        **families.fields(family, model, seq_len),
     }
-
-
-def _scaling(scaling: Mapping[str, Any]) -> dict[str, Any]:
-    names = {"kind": "rope_type", "original_length": "original_max_position_embeddings"}
-    return {names.get(name, name): value for name, value in scaling.items()}
 
 
 def small_files(
@@ -377,13 +365,15 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
             f'a model of the type "{kind}"{" with biases" if kind in FAMILIES else ""} is not supported',
             f"supported are: {', '.join(FAMILIES)}",
         )
+    if kind not in ("llama", "mistral", "qwen2", "qwen3", "olmo"):
+        return ModelShape.of(ModelConfig.model_validate(families.settings_of(config)), config["vocab_size"])
     heads, dim = config["num_attention_heads"], config["hidden_size"]
     return ModelShape(
         layers=config["num_hidden_layers"],
         dim=dim,
         heads=heads,
         kv_heads=config.get("num_key_value_heads") or heads,
-        head_dim=config.get("head_dim") or (QWEN3_HEAD if kind == "qwen3" else dim // heads),
+        head_dim=config.get("head_dim") or (families.QWEN3_HEAD if kind == "qwen3" else dim // heads),
         ffn_dim=config["intermediate_size"],
         vocab_size=config["vocab_size"],
         tied=bool(config.get("tie_word_embeddings", False)),

@@ -6,7 +6,6 @@ Reads `config.json`, the safetensors files (`model.safetensors`, or those of `mo
 """
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,14 +20,14 @@ from tasks.core.errors import InputError
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.interchange.chat_template import FILE as CHAT_TEMPLATE
 from tasks.trainer.interchange.chat_template import stated_template
+from tasks.trainer.interchange.families import ARCHITECTURES, OTHER_MODEL, UnsupportedError, settings_of
 from tasks.trainer.interchange.huggingface import (
     CONFIG,
     GENERATION_CONFIG,
-    QWEN3_HEAD,
     TOKENIZER,
     TOKENIZER_CONFIG,
     listed_ids,
-    llama_name,
+    names_in,
 )
 from tasks.trainer.interchange.weights import DTYPES, INDEX, WEIGHTS, StoredTensor, check_finite, pieces_of, tensors_in
 
@@ -39,34 +38,6 @@ SOURCE_FILES = (
 """Files that state tokens, chat template and generation; an export of an imported model has them again."""
 STATED = ("README.md", "LICENSE")
 """Files that state a license."""
-ARCHITECTURES = {
-    "LlamaForCausalLM": "llama",
-    "MistralForCausalLM": "mistral",
-    "Qwen2ForCausalLM": "qwen2",
-    "Qwen3ForCausalLM": "qwen3",
-}
-"""Supported architectures, each with its `model_type`."""
-
-_OTHER_MODEL = "import a model without it: no setting of Sluice's decoder computes the same"
-_FIXED: dict[str, tuple[Any, str]] = {
-    "hidden_act": ("silu", _OTHER_MODEL),
-    "attention_bias": (False, _OTHER_MODEL),
-    "mlp_bias": (False, _OTHER_MODEL),
-    "partial_rotary_factor": (1.0, _OTHER_MODEL),
-    "quantization_config": (None, "import the weights that were quantized, or dequantize them and save them in bf16"),
-    "auto_map": (None, "import a model that needs no code of its own"),
-}
-"""Fields with the only value that is computed exactly, which is also that of a missing field; and the remedy."""
-_WINDOW, _UNWINDOWED_LAYERS = 4096, 28
-"""`sliding_window` of a Mistral or Qwen model, and `max_window_layers` of Qwen, where `config.json` has no field."""
-_SCALINGS: dict[str, set[str]] = {
-    "default": set(),
-    "linear": {"factor"},
-    "llama3": {"factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"},
-    "yarn": {"factor", "original_max_position_embeddings", "beta_slow", "beta_fast"},
-}
-"""Supported values of `rope_type`, each with its settings that Sluice has."""
-_OPTIONAL_SCALING = {"beta_slow", "beta_fast"}
 
 _NOT_WEIGHTS = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
 """Tensors of old checkpoints that `config.json` determines."""
@@ -126,107 +97,28 @@ def read_model(folder: Path) -> FolderModel:
     """Returns the model of a folder; raises InputError, with the field, if Sluice's decoder computes something else."""
     path = folder / CONFIG
     content = read_json(path)
-    _check_architecture(path, content)
-    for field, (value, remedy) in _FIXED.items():
-        if content.get(field) not in (None, value):
-            raise _refusal(path, field, content[field], remedy)
     try:
-        context = int(content["max_position_embeddings"])
-        _check_attention(path, content, context)
-        shape = ModelConfig.model_validate(_shape(path, content))
+        _check_architecture(content)
+        shape, context = ModelConfig.model_validate(settings_of(content)), int(content["max_position_embeddings"])
         return FolderModel(shape, int(content["vocab_size"]), context, content)
+    except UnsupportedError as error:
+        raise InputError(f"{path}: {error}", error.remedy) from None
     except KeyError as error:
         raise InputError(f"{path} has no {error}", "name a complete Hugging Face model folder") from None
     except ValidationError as error:
         details = "; ".join(f"{'.'.join(map(str, one['loc']))} {one['msg']}" for one in error.errors())
-        raise InputError(f"{path} has a shape that Sluice's decoder does not have: {details}", _OTHER_MODEL) from None
+        raise InputError(f"{path} has a shape that Sluice's decoder does not have: {details}", OTHER_MODEL) from None
     except (TypeError, ValueError) as error:
         raise InputError(f"{path} is not the configuration of a model ({error})", "download it again") from None
 
 
-def _refusal(path: Path, field: str, value: Any, remedy: str) -> InputError:
-    return InputError(f"{path}: {field} = {json.dumps(value)} is not supported", remedy)
-
-
-def _check_architecture(path: Path, content: Mapping[str, Any]) -> None:
+def _check_architecture(content: Mapping[str, Any]) -> None:
     names, kind = content.get("architectures"), content.get("model_type")
     name = next((name for name in ARCHITECTURES if names == [name]), "")
     if not name:
-        raise _refusal(path, "architectures", names, f"import a model of {' or '.join(ARCHITECTURES)}")
+        raise UnsupportedError("architectures", names, f"import a model of {' or '.join(ARCHITECTURES)}")
     if kind != ARCHITECTURES[name]:
-        raise _refusal(path, "model_type", kind, f"a model of {name} has {ARCHITECTURES[name]}")
-
-
-def _check_attention(path: Path, content: Mapping[str, Any], context: int) -> None:
-    """Raises InputError unless every token attends to all earlier ones."""
-    window = _window(content)
-    if window is not None and window < context:
-        remedy = f"it is exact up to {window} tokens: set max_position_embeddings = {window} if that is long enough"
-        raise _refusal(path, "sliding_window", window, remedy)
-    kinds = content.get("layer_types") or ()
-    if set(kinds) - {"full_attention"}:
-        raise _refusal(path, "layer_types", sorted(set(kinds)), _OTHER_MODEL)
-
-
-def _window(content: Mapping[str, Any]) -> int | None:
-    """Returns the number of positions that some layer attends to; None: all of them."""
-    kind = content["model_type"]
-    if kind not in ("qwen2", "qwen3"):
-        window: int | None = content.get("sliding_window", _WINDOW if kind == "mistral" else None)
-        return window
-    # The first layers of a Qwen have no window, and it must be enabled.
-    limited = content["num_hidden_layers"] > content.get("max_window_layers", _UNWINDOWED_LAYERS)
-    return content.get("sliding_window", _WINDOW) if content.get("use_sliding_window") and limited else None
-
-
-def _shape(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of a ModelConfig."""
-    heads, dim, width = content["num_attention_heads"], content["hidden_size"], content["intermediate_size"]
-    kind = content["model_type"]
-    # Only Llama's default is the number of heads; the field of others must be there.
-    kv_heads = content["num_key_value_heads"] if kind != "llama" else None
-    head_dim = content.get("head_dim") or (QWEN3_HEAD if kind == "qwen3" else dim // heads)
-    rope = content.get("rope_parameters") or content.get("rope_scaling") or {}
-    shape = {
-        "layers": content["num_hidden_layers"],
-        "dim": dim,
-        "heads": heads,
-        "head_width": head_dim if head_dim * heads != dim else 0,
-        "qkv_bias": kind == "qwen2",
-        "qk_norm": kind == "qwen3",
-        "kv_heads": kv_heads or content.get("num_key_value_heads") or heads,
-        "rope_theta": rope.get("rope_theta") or content.get("rope_theta") or 10_000.0,
-        "rope_scaling": _scaling(path, rope),
-        "tie_embeddings": bool(content.get("tie_word_embeddings", False)),
-        "norm_eps": content.get("rms_norm_eps", 1e-6),
-        "ffn_multiple": width / dim,
-    }
-    return shape if ModelConfig.model_validate(shape).ffn_dim == width else {**shape, "ffn_width": width}
-
-
-def _scaling(path: Path, rope: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Returns `rope_scaling` of a ModelConfig from `rope_parameters`, or from `rope_scaling` of older files."""
-    kind = rope.get("rope_type") or rope.get("type") or "default"
-    if kind not in _SCALINGS:
-        raise _refusal(path, "rope_type", kind, f"import a model with one of {', '.join(_SCALINGS)}")
-    known = _SCALINGS[kind]
-    values = {name: value for name, value in rope.items() if value is not None}
-    for name in sorted(values.keys() - known - {"rope_type", "type", "rope_theta"}):
-        if not _is_implied(name, values):
-            raise _refusal(path, f"{name} of the rope_type {kind}", values[name], _OTHER_MODEL)
-    for name in sorted(known - values.keys() - _OPTIONAL_SCALING):
-        raise KeyError(f"{name} of the rope_type {kind}")
-    if kind == "default":
-        return None
-    names = {"original_max_position_embeddings": "original_length"}
-    return {"kind": kind, **{names.get(name, name): values[name] for name in sorted(known & values.keys())}}
-
-
-def _is_implied(name: str, values: Mapping[str, Any]) -> bool:
-    """Returns whether a setting of the rotary positions that Sluice does not have is one that it always computes."""
-    if name == "attention_factor" and "factor" in values:
-        return math.isclose(values[name], 0.1 * math.log(values["factor"]) + 1, rel_tol=1e-6)
-    return bool(values[name] == {"partial_rotary_factor": 1, "truncate": True}.get(name))
+        raise UnsupportedError("model_type", kind, f"a model of {name} has {ARCHITECTURES[name]}")
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -274,7 +166,8 @@ def read_tensors(folder: Path, model: FolderModel) -> dict[str, StoredTensor]:
                 raise InputError(f"{path} and {found[name].path.name} both have {name}", "download the folder again")
             found[name] = tensor
     expected = tensor_shapes(model.shape, model.vocab_size)
-    ours = {llama_name(name): name for name in expected}
+    rename = names_in(model.shape)
+    ours = {rename(name): name for name in expected}
     found = {name: tensor for name, tensor in found.items() if not _NOT_WEIGHTS.fullmatch(name)}
     if model.shape.tie_embeddings and _EMBEDDING in found and _HEAD in found:
         _check_tied(found[_EMBEDDING], found.pop(_HEAD))
@@ -318,21 +211,27 @@ def tensor_shapes(model: ModelConfig, vocab_size: int) -> dict[str, tuple[int, .
     dim, width, rows = model.dim, model.ffn_dim, model.embedding_rows(vocab_size)
     queries, keys = model.heads * model.head_dim, model.kv_heads * model.head_dim
     in_layer: dict[str, tuple[int, ...]] = {
-        "attention_norm.weight": (dim,),
         "attention.wq.weight": (queries, dim),
         "attention.wk.weight": (keys, dim),
         "attention.wv.weight": (keys, dim),
         "attention.wo.weight": (dim, queries),
-        "ffn_norm.weight": (dim,),
         "ffn.w1.weight": (width, dim),
         "ffn.w2.weight": (dim, width),
-        "ffn.w3.weight": (width, dim),
     }
+    if model.gated:
+        in_layer["ffn.w3.weight"] = (width, dim)
     if model.qkv_bias:
         in_layer |= {"attention.wq.bias": (queries,), "attention.wk.bias": (keys,), "attention.wv.bias": (keys,)}
-    if model.qk_norm:
-        in_layer |= {f"attention.{name}_norm.weight": (model.head_dim,) for name in "qk"}
-    shapes: dict[str, tuple[int, ...]] = {"embedding.weight": (rows, dim), "norm.weight": (dim,)}
+    has_weights = model.norm_weight != "none"
+    if model.qk_norm and has_weights:
+        widths = (queries, keys) if model.qk_norm == "projection" else (model.head_dim, model.head_dim)
+        in_layer |= {f"attention.{name}_norm.weight": (size,) for name, size in zip("qk", widths, strict=True)}
+    if has_weights:
+        places = {"pre": ("norm",), "post": ("post_norm",), "both": ("norm", "post_norm")}[model.norm_place]
+        in_layer |= {f"{part}_{place}.weight": (dim,) for part in ("attention", "ffn") for place in places}
+    shapes: dict[str, tuple[int, ...]] = {"embedding.weight": (rows, dim)}
+    if has_weights:
+        shapes["norm.weight"] = (dim,)
     if not model.tie_embeddings:
         shapes["head.weight"] = (rows, dim)
     for layer in range(model.layers):

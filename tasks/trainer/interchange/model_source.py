@@ -2,7 +2,8 @@
 
 `identify` states what a source is now, without its weights. `model_files` makes the files available as a local folder:
 
-a folder, or file://…       as it is.
+a folder, or file://…       as it is; a checkpoint of torchtitan or nanochat (`foreign`) is converted first, to a
+                            folder below the cache, which is removed after the import.
 hf://owner/name[@revision]  a snapshot in the hub's cache (`HF_HOME`), filled by `huggingface_hub`; the revision is
                             resolved to a commit first. Every file has the size and hash that the hub states for it. The
                             token is that of `huggingface_hub`: `HF_TOKEN`, or the one of `hf auth login`.
@@ -26,6 +27,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import fsspec
@@ -37,6 +39,7 @@ from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError, SluiceError, TransientError
 from tasks.core.remote import connect, protocol_of, translate
 from tasks.trainer.interchange.address import HUB, HubModel, check_address, hub_model
+from tasks.trainer.interchange.foreign import convert, foreign_files
 from tasks.trainer.interchange.huggingface import CONFIG, TOKENIZER, TOKENIZER_CONFIG
 from tasks.trainer.interchange.model_folder import (
     SOURCE_FILES,
@@ -69,6 +72,7 @@ class ModelFiles:
         name: of a model of the hub, "" of others.
         revision: commit of a model of the hub.
         sha256: digests that were verified, by name of the file.
+        converted: folder of the files that those of `folder` were converted from; None: they are as they were.
     """
 
     folder: Path
@@ -76,6 +80,12 @@ class ModelFiles:
     name: str = ""
     revision: str = ""
     sha256: Mapping[str, str] = field(default_factory=dict)
+    converted: Path | None = None
+
+    def read(self) -> dict[str, Path]:
+        """Returns the paths of the files that the import reads, by their names."""
+        names = foreign_files(self.converted) if self.converted else read_files(self.folder)
+        return {name: (self.converted or self.folder) / name for name in names}
 
 
 @dataclass(frozen=True)
@@ -114,7 +124,7 @@ def identify(source: str) -> SourceIdentity:
         return SourceIdentity(f"hf://{model.name}@{commit}", commit)
     if protocol == "file":
         folder = _local_folder(source)
-        digests = {name: _digest(folder / name) for name in read_files(folder)}
+        digests = {name: _digest(folder / name) for name in foreign_files(folder) or read_files(folder)}
         return SourceIdentity(str(folder), sha256_of_json(digests))
     url = source.rstrip("/")
     return SourceIdentity(url, sha256_of_json([url, _listing(url)]))
@@ -169,7 +179,13 @@ def model_files(source: str) -> Iterator[ModelFiles]:
         yield _from_hub(source)
     elif protocol == "file":
         path = _local_folder(source)
-        yield ModelFiles(path, str(path))
+        if not foreign_files(path):
+            yield ModelFiles(path, str(path))
+            return
+        (cache.folder() / "models").mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=cache.folder() / "models") as made:
+            convert(path, Path(made))
+            yield ModelFiles(Path(made), str(path), converted=path)
     else:
         with _url_copies(source) as files:
             yield files

@@ -119,7 +119,7 @@ def write_fp32(tensors: Mapping[str, StoredTensor], file: BinaryIO) -> None:
 
 
 class _Tensor(NamedTuple):
-    """A tensor to export: names, dtype to write, shape, and bytes in the source and in the new file."""
+    """A tensor to export: names, dtype to write, shape, bytes in source and new file, whether values may be rounded."""
 
     old: str
     new: str
@@ -127,6 +127,7 @@ class _Tensor(NamedTuple):
     shape: Sequence[int]
     read: int
     written: int
+    rounded: bool
 
 
 def copy_renamed(source: BinaryIO, target: BinaryIO, rename: Callable[[str], str]) -> None:
@@ -140,7 +141,7 @@ def copy_renamed(source: BinaryIO, target: BinaryIO, rename: Callable[[str], str
     Raises:
         InputError: the source is not a safetensors file, or has a tensor that the new layout does not have.
     """
-    _write(source, target, _planned(source, rename, {}))
+    _write(source, target, _planned(source, rename, {}, ""))
 
 
 def export_weights(
@@ -149,6 +150,7 @@ def export_weights(
     rename: Callable[[str], str],
     dtypes: Mapping[str, str],
     limit: int = SHARD_BYTES,
+    dtype: str = "",
 ) -> None:
     """Writes the tensors of a safetensors file in fp32 as those of a model folder, reading it once like `copy_renamed`.
 
@@ -160,12 +162,13 @@ def export_weights(
         dtypes: dtype of the tensors, by their name in `source`, that are written in bf16 or fp16. Their values must be
             values of that dtype.
         limit: bytes of a file; a larger tensor has a file of its own.
+        dtype: of all tensors instead of `dtypes`; values that it does not have are rounded to the nearest one.
 
     Raises:
         InputError: as `copy_renamed`; or a value would be rounded.
     """
     shards: list[list[_Tensor]] = [[]]
-    for tensor in _planned(source, rename, dtypes):
+    for tensor in _planned(source, rename, dtypes, dtype):
         if shards[-1] and sum(one.written for one in shards[-1]) + tensor.written > limit:
             shards.append([])
         shards[-1].append(tensor)
@@ -181,7 +184,7 @@ def export_weights(
         (folder / INDEX).write_text(f"{json.dumps(index, indent=2)}\n")
 
 
-def _planned(source: BinaryIO, rename: Callable[[str], str], dtypes: Mapping[str, str]) -> list[_Tensor]:
+def _planned(source: BinaryIO, rename: Callable[[str], str], dtypes: Mapping[str, str], all_: str) -> list[_Tensor]:
     """Reads the header of a safetensors file; returns its tensors in the order of their data, which follow."""
     try:
         header = json.loads(source.read(int.from_bytes(source.read(_HEADER_LENGTH), "little")))
@@ -191,9 +194,9 @@ def _planned(source: BinaryIO, rename: Callable[[str], str], dtypes: Mapping[str
             first, last = entry["data_offsets"]
             if first != end:
                 raise ValueError(f"there is a gap before {name}")
-            dtype, shape, end = dtypes.get(name, entry["dtype"]), entry["shape"], last
+            dtype, shape, end = all_ or dtypes.get(name, entry["dtype"]), entry["shape"], last
             written = last - first if dtype == entry["dtype"] else math.prod(shape) * DTYPES[dtype].itemsize
-            planned.append(_Tensor(name, rename(name), dtype, shape, last - first, written))
+            planned.append(_Tensor(name, rename(name), dtype, shape, last - first, written, bool(all_)))
     except (ValueError, MemoryError, OverflowError) as error:
         raise InputError(f"the weights cannot be read ({error})", "run the stage train again") from None
     except KeyError as error:
@@ -220,9 +223,17 @@ def _data(source: BinaryIO, tensors: Sequence[_Tensor]) -> Iterator[bytes]:
 
 
 def _narrowed(data: bytes, tensor: _Tensor) -> bytes:
-    """Returns values of fp32 in the dtype of the tensor; raises InputError if it does not have one of them."""
+    """Returns values of fp32 in the dtype of the tensor.
+
+    Raises:
+        InputError: it does not have one of them, and they are not rounded; or a rounded one is infinite.
+    """
     values = np.frombuffer(data, "<u4")
-    if tensor.dtype == "BF16":
+    if tensor.dtype == "BF16" and tensor.rounded:
+        # To the nearest, and of two to the one whose last bit is 0, as torch does.
+        narrow = ((values + np.uint32(0x7FFF) + ((values >> 16) & 1)) >> 16).astype("<u2")
+        exact = bool(((narrow & 0x7F80) != 0x7F80).all())
+    elif tensor.dtype == "BF16":
         narrow = (values >> 16).astype("<u2")
         exact = not (values & 0xFFFF).any()
     else:

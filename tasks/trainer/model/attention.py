@@ -3,11 +3,11 @@
 A kernel takes the documents of a batch and returns the attention function that every layer calls. Everything that
 depends only on the documents is computed once per batch.
 
-| kernel | devices | dtypes | queries of a rank |
-|---|---|---|---|
-| `sdpa_mask` | CPU | all | some or all |
-| `flex` | GPU; CPU forward | all | some or all |
-| `varlen` | GPU from SM 8.0 | bf16, fp16 | all |
+| kernel | devices | dtypes | queries of a rank | capped scores |
+|---|---|---|---|---|
+| `sdpa_mask` | CPU | all | some or all | yes |
+| `flex` | GPU; CPU forward | all | some or all | yes |
+| `varlen` | GPU from SM 8.0 | bf16, fp16 | all | no |
 """
 
 from collections.abc import Callable
@@ -24,6 +24,20 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 [batch, heads, queries, head_dim]."""
 MIN_DOCUMENTS = 16
 """Minimum capacity of `Bounds.starts`, in documents."""
+
+
+class Scores(NamedTuple):
+    """How the scores of a layer are computed."""
+
+    window: int = 0
+    """Keys that a query attends to, the last ones up to its own; 0: all."""
+    cap: float = 0.0
+    """Bound c: a score s becomes c tanh(s / c) (Gemma Team 2024, arXiv 2408.00118, section 2); 0: none."""
+    scale: float | None = None
+    """Factor of the products of queries and keys, before the cap; None: 1 / sqrt(head_dim)."""
+
+
+PLAIN = Scores()
 
 
 class Bounds(NamedTuple):
@@ -60,28 +74,54 @@ class Bounds(NamedTuple):
 class Kernel(Protocol):
     """Computes what depends only on the documents of a batch."""
 
-    def __call__(self, documents: Tensor, rows: Tensor | None = None, bounds: Bounds | None = None) -> Attend:
-        """Returns the attention function of the batch.
+    def __call__(
+        self,
+        documents: Tensor,
+        rows: Tensor | None = None,
+        bounds: Bounds | None = None,
+        scores: Scores = PLAIN,
+    ) -> Attend:
+        """Returns the attention function of the batch, for layers with these scores.
 
         Args:
             documents: int64 [batch, sequence], equal within a document and different between neighbors.
             rows: int64 [queries], the positions of the queries if a rank has only some of them; None: all.
             bounds: of the same documents, with `starts` on their device; None: a kernel that needs them computes them,
                 which on a GPU waits for the device.
+            scores: how the scores are computed.
         """
 
 
-def sdpa_mask(documents: Tensor, rows: Tensor | None = None, bounds: Bounds | None = None) -> Attend:
+def sdpa_mask(
+    documents: Tensor, rows: Tensor | None = None, bounds: Bounds | None = None, scores: Scores = PLAIN
+) -> Attend:
     """A `Kernel`: SDPA with a boolean mask; the reference for the others, and the only one that trains on a CPU."""
-    mask = document_mask(documents, rows)
+    mask = document_mask(documents, rows, scores.window)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         # Repeated explicitly, because SDPA's grouped mode has no fused CPU kernel.
         share = q.shape[1] // k.shape[1]
         k, v = k.repeat_interleave(share, dim=1), v.repeat_interleave(share, dim=1)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return masked_attention(q, k, v, mask, scores)
 
     return attend
+
+
+def masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scores: Scores) -> Tensor:
+    """Returns the attention of [batch, heads, queries, head_dim] under a bool mask, which includes the window.
+
+    SDPA has no cap, so with one all scores are computed and stored, in fp32.
+    """
+    if not scores.cap:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scores.scale)
+    products = (q @ k.transpose(-1, -2)).float() * (scores.scale or q.shape[-1] ** -0.5)
+    capped = soft_capped(products, scores.cap).masked_fill(~mask, -torch.inf)
+    return capped.softmax(dim=-1).to(v.dtype) @ v
+
+
+def soft_capped(values: Tensor, cap: float) -> Tensor:
+    """Returns c tanh(v / c) of each value v for a cap c."""
+    return cap * torch.tanh(values / cap)
 
 
 def document_starts(documents: Tensor) -> Tensor:
@@ -97,16 +137,19 @@ def document_positions(documents: Tensor) -> Tensor:
     return torch.arange(documents.shape[1], device=documents.device) - document_starts(documents)
 
 
-def document_mask(documents: Tensor, rows: Tensor | None = None) -> Tensor:
+def document_mask(documents: Tensor, rows: Tensor | None = None, window: int = 0) -> Tensor:
     """Returns bool [batch, 1, queries, sequence]: a query attends to the keys of its document up to its own position.
 
     Args:
         documents: int64 [batch, sequence], equal within a document.
         rows: int64 [queries], positions of the queries; None: all.
+        window: keys up to its own that a query attends to; 0: all.
     """
     positions = torch.arange(documents.shape[1], device=documents.device)
     rows = positions if rows is None else rows
     causal = rows[:, None] >= positions
+    if window:
+        causal &= rows[:, None] - positions < window
     return (documents[:, None, rows, None] == documents[:, None, None, :]) & causal
 
 

@@ -5,6 +5,7 @@
 CPU torch has only an uncompiled forward pass.
 """
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.nn.attention.varlen import varlen_attn
 
 from tasks.core.errors import InputError
-from tasks.trainer.model.attention import Attend, Bounds, document_starts
+from tasks.trainer.model.attention import PLAIN, Attend, Bounds, Scores, document_starts, soft_capped
 
 _FLASH = {"FA4": (9, 10), "FA3": (9,)}
 """Flash attention packages that torch can use, newest first, and the SM major versions that they support."""
@@ -23,23 +24,28 @@ _CAUSAL = (-1, 0)
 """Window of causal attention: all earlier positions, and none later."""
 
 
-def varlen(documents: Tensor, rows: Tensor | None = None, bounds: Bounds | None = None) -> Attend:
+def varlen(
+    documents: Tensor, rows: Tensor | None = None, bounds: Bounds | None = None, scores: Scores = PLAIN
+) -> Attend:
     """A `Kernel`: causal attention within documents, of bf16 or fp16, for all positions of the sequences.
 
     Without `bounds` they are computed here, which waits for the GPU; batches of a training have them.
 
     Raises:
-        InputError: `rows` is not None.
+        InputError: `rows` is not None, or scores have a cap.
     """
+    if scores.cap:
+        raise InputError("the attention kernel `varlen` has no cap of scores", "use `flex`")
     if rows is not None:
         raise InputError("the attention kernel `varlen` computes only whole sequences", "use `flex`")
     if bounds is None:
         bounds = Bounds.of(documents.cpu().numpy())
     starts, longest = bounds.starts.to(documents.device), bounds.longest
+    window = (scores.window - 1, 0) if scores.window else _CAUSAL
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         flat = _flat(q), _flat(k), _flat(v), starts, starts, longest, longest
-        out: Any = varlen_attn(*flat, window_size=_CAUSAL, enable_gqa=True)
+        out: Any = varlen_attn(*flat, window_size=window, enable_gqa=True, scale=scores.scale)
         joined: Tensor = out.unflatten(0, (q.shape[0], q.shape[2])).transpose(1, 2)
         return joined
 
@@ -72,22 +78,35 @@ BLOCK = 128
 """Queries and keys per block, the unit in which work is skipped; torch's default."""
 
 
-def flex(documents: Tensor, rows: Tensor | None = None, bounds: Bounds | None = None) -> Attend:
+def flex(documents: Tensor, rows: Tensor | None = None, bounds: Bounds | None = None, scores: Scores = PLAIN) -> Attend:
     """A `Kernel`: causal attention within documents, of any float dtype."""
-    mask = block_mask(documents, rows)
+    mask = block_mask(documents, rows, scores.window)
     attention = _compiled() if documents.is_cuda else flex_attention
+    cap = _capped(scores.cap) if scores.cap else None
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        out: Tensor = attention(q, k, v, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
+        grouped = q.shape[1] != k.shape[1]
+        out: Tensor = attention(q, k, v, score_mod=cap, block_mask=mask, scale=scores.scale, enable_gqa=grouped)
         return out
 
     return attend
 
 
-def block_mask(documents: Tensor, rows: Tensor | None = None) -> BlockMask:
+@cache
+def _capped(cap: float) -> Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]:
+    """Returns a `score_mod` of FlexAttention; the same one for the same cap, so that nothing is compiled again."""
+
+    def modified(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return soft_capped(score, cap)
+
+    return modified
+
+
+def block_mask(documents: Tensor, rows: Tensor | None = None, window: int = 0) -> BlockMask:
     """Returns the block mask, computed from the bounds of each block without a dense mask.
 
-    A query at position p of a document that begins at s attends to the keys s to p. So a block of keys is needed by a
+    A query at position p of a document that begins at s attends to the keys s to p, where s is not below the begin of
+    its window. So a block of keys is needed by a
     block of queries if it ends at or after the smallest s and begins at or before the largest p. It is needed in full
     if it begins at or after the largest s and ends at or before the smallest p. If the positions of a block of queries
     have a gap, the key blocks in the gap are computed as well, and masked key by key.
@@ -95,10 +114,13 @@ def block_mask(documents: Tensor, rows: Tensor | None = None) -> BlockMask:
     Args:
         documents: int64 [batch, sequence].
         rows: int64 [queries], ascending within pieces; None: all.
+        window: keys up to its own that a query attends to; 0: all.
     """
     keys = documents.shape[1]
     positions = torch.arange(keys, device=documents.device) if rows is None else rows
     starts = document_starts(documents)[:, positions]
+    if window:
+        starts = torch.maximum(starts, positions - window + 1)
 
     def visible(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return (key <= positions[query]) & (key >= starts[batch, query])

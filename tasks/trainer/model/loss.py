@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from tasks.trainer.model.attention import soft_capped
 from tasks.trainer.model.shape import LOSS_ROWS
 
 IGNORED = -100
@@ -75,7 +76,7 @@ class HeadCrossEntropy(torch.autograd.Function):
 
 
 def loss_of_rows(
-    rows: Tensor, weight: Tensor, labels: Tensor, tokens: int, group: dist.ProcessGroup | None
+    rows: Tensor, weight: Tensor, labels: Tensor, tokens: int, group: dist.ProcessGroup | None, cap: float = 0.0
 ) -> tuple[Tensor, Tensor]:
     """Returns the summed loss of some positions, and its gradient with respect to the logits of this rank's columns.
 
@@ -85,30 +86,41 @@ def loss_of_rows(
         labels: see `weight`.
         tokens: see `weight`.
         group: see `weight`.
+        cap: bound of the logits (`attention.soft_capped`); 0: none.
     """
-    return _sharded(rows, weight, labels, tokens, group) if group else _whole(rows, weight, labels, tokens)
+    return _sharded(rows, weight, labels, tokens, group, cap) if group else _whole(rows, weight, labels, tokens, cap)
 
 
-def _whole(rows: Tensor, weight: Tensor, labels: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
+def _whole(rows: Tensor, weight: Tensor, labels: Tensor, tokens: int, cap: float) -> tuple[Tensor, Tensor]:
     """Returns the summed loss of some positions, and its gradient with respect to the logits in the dtype of `rows`."""
     counted = labels != IGNORED
     target = torch.where(counted, labels, 0)[:, None]
-    log_p = torch.log_softmax(_logits(rows, weight, tokens), dim=-1)
+    logits = _logits(rows, weight, tokens, cap)
+    slope = _slope(logits, cap) if cap else None
+    log_p = torch.log_softmax(logits, dim=-1)
     loss = -(log_p.gather(1, target)[:, 0] * counted).sum()
     grad = _add_at(target, log_p.exp_(), torch.full_like(target, -1, dtype=torch.float32))
+    grad = grad if slope is None else grad * slope
     return loss, (grad * counted[:, None]).to(rows.dtype)
 
 
-def _logits(rows: Tensor, weight: Tensor, tokens: int) -> Tensor:
+def _logits(rows: Tensor, weight: Tensor, tokens: int, cap: float) -> Tensor:
     """Returns the logits of some positions, float32 [positions, rows of weight]; -inf from the column `tokens` on."""
     logits = (rows @ weight.T).float()
+    if cap:
+        logits = soft_capped(logits, cap)
     if tokens < len(weight):
         logits[:, max(tokens, 0) :] = -torch.inf
     return logits
 
 
+def _slope(capped: Tensor, cap: float) -> Tensor:
+    """Returns the derivative of capped logits with respect to those before the cap; 0 where they are -inf."""
+    return 1 - (capped.clamp(min=-cap) / cap).square()
+
+
 def _sharded(
-    rows: Tensor, weight: Tensor, labels: Tensor, tokens: int, group: dist.ProcessGroup
+    rows: Tensor, weight: Tensor, labels: Tensor, tokens: int, group: dist.ProcessGroup, cap: float
 ) -> tuple[Tensor, Tensor]:
     """As `_whole` with a sharded vocabulary: returns the total loss, and the gradient of this rank's columns."""
     counted = labels != IGNORED
@@ -116,7 +128,8 @@ def _sharded(
     target = labels - first
     is_local = (counted & (target >= 0) & (target < weight.shape[0]))[:, None]
     target = torch.where(is_local[:, 0], target, 0)[:, None]
-    logits = _logits(rows, weight, tokens - first)
+    logits = _logits(rows, weight, tokens - first, cap)
+    slope = _slope(logits, cap) if cap else None
     largest = logits.amax(dim=-1)
     dist.all_reduce(largest, dist.ReduceOp.MAX, group=group)
     exponents = logits.sub_(largest[:, None])
@@ -126,6 +139,7 @@ def _sharded(
     dist.all_reduce(sums, group=group)
     loss = ((sums[0].log() - sums[1]) * counted).sum()
     grad = _add_at(target, exponents.div_(sums[0][:, None]), -is_local.float())
+    grad = grad if slope is None else grad * slope
     return loss, (grad * counted[:, None]).to(rows.dtype)
 
 

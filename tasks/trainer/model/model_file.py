@@ -18,7 +18,7 @@ from tasks.formats.tokens.exposure import tokenizer_of
 from tasks.formats.tokens.shard import TokenFormat
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.config import InitialSpec, ModelConfig, TrainConfig
-from tasks.trainer.interchange.huggingface import STOP, llama_name
+from tasks.trainer.interchange.huggingface import STOP, names_in
 from tasks.trainer.interchange.weights import check_finite, tensors_in
 from tasks.trainer.model.shape import ModelShape
 
@@ -30,7 +30,7 @@ Which = Literal["last", "best"]
 log = logging.getLogger(__name__)
 MERGED = f"merged/{MODEL}"
 """Weights of a fine-tuned model with its adapters merged, if it has any."""
-_NOT_IN_WEIGHTS = ("rope_theta", "rope_scaling", "norm_eps")
+_NOT_IN_WEIGHTS = ("rope_theta", "rope_scaling", "norm_eps", "window", "window_pattern", "window_rope_theta")
 """Settings that affect no tensor; they may change when training continues, for example for a longer context."""
 
 
@@ -77,7 +77,8 @@ def load_model(description: Path, weights: Path) -> "tuple[Transformer, dict[str
     try:
         content = json.loads(description.read_text())
         model = Transformer(ModelConfig.model_validate(content["model"]), content["vocab_size"])
-        names = {llama_name(name): name for name in model.state_dict()}
+        rename = names_in(model.config)
+        names = {rename(name): name for name in model.state_dict()}
         model.load_state_dict({names.get(name, name): weight for name, weight in load_file(weights).items()})
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         cause = f"{weights} and {description} do not match ({' '.join(str(error).split())})"
@@ -200,11 +201,17 @@ def _changes(described: dict[str, Any], model: ModelConfig) -> list[tuple[str, A
     """Returns (setting, value in the checkpoint, value in `model`) for each setting that differs."""
     # A setting that is newer than the checkpoint has its default there.
     checkpoint_model = ModelConfig.model_validate(described)
-    changed = changes(checkpoint_model.model_dump(mode="json"), model.model_dump(mode="json"), "")
+    changed = changes(_settings(checkpoint_model), _settings(model), "")
     # The inner width is rounded, so different settings can give the same model; so can the width of a head.
     same = {"ffn_multiple", "ffn_width"} if checkpoint_model.ffn_dim == model.ffn_dim else set()
     same |= {"head_width"} if checkpoint_model.head_dim == model.head_dim else set()
     return [change for change in changed if change[0] not in same]
+
+
+def _settings(model: ModelConfig) -> dict[str, Any]:
+    """Returns all settings of a model, also those that are left out of a file because they have their defaults."""
+    stated = model.model_dump(mode="json")
+    return {name: stated.get(name, setting.default) for name, setting in ModelConfig.model_fields.items()}
 
 
 def _check_shape(checkpoint: Artifact, described: dict[str, Any], model: ModelConfig) -> None:

@@ -10,7 +10,7 @@ recomputation does not:
 N is the number of weights that a token is multiplied with: those of the layers and of the output head, without the
 embedding look-up. By convention the attended length is the sequence length even if attention is causal, as in the
 figures of PaLM and llm-foundry, so that results are comparable. `attended_length` returns the smaller length that
-causal attention within documents needs.
+causal attention within documents needs. Layers with a window attend to at most that many keys.
 """
 
 from collections.abc import Mapping
@@ -44,8 +44,13 @@ class ModelShape:
         biases: whether every matrix of the layers has a bias.
         qkv_biases: whether only queries, keys and values have a bias.
         qk_norm: whether queries and keys have a norm, with the width of a head.
+        qk_norm_whole: whether it has the width of all heads.
         positions: learned positions; 0 for rotary positions.
         norm_vectors: weight vectors per norm: 1 for RMSNorm, 2 for LayerNorm, 0 for a norm without weights.
+        layer_norms: norms of `dim` per layer.
+        window: keys that a query attends to in layers with a window.
+        windowed_layers: layers with a window.
+        attention_cap: whether scores have a cap.
     """
 
     layers: int
@@ -60,15 +65,33 @@ class ModelShape:
     biases: bool = False
     qkv_biases: bool = False
     qk_norm: bool = False
+    qk_norm_whole: bool = False
     positions: int = 0
     norm_vectors: int = 1
+    layer_norms: int = 2
+    window: int = 0
+    windowed_layers: int = 0
+    attention_cap: bool = False
 
     @classmethod
     def of(cls, model: ModelConfig, vocab_size: int) -> "ModelShape":
         """Returns the shape of a configured model."""
         sizes = (model.layers, model.dim, model.heads, model.kv_heads, model.head_dim, model.ffn_dim)
         rows = model.embedding_rows(vocab_size)
-        return cls(*sizes, rows, model.tie_embeddings, qkv_biases=model.qkv_bias, qk_norm=model.qk_norm)
+        return cls(
+            *sizes,
+            rows,
+            model.tie_embeddings,
+            gated=model.gated,
+            qkv_biases=model.qkv_bias,
+            qk_norm=bool(model.qk_norm),
+            qk_norm_whole=model.qk_norm == "projection",
+            norm_vectors=0 if model.norm_weight == "none" else 1,
+            layer_norms=4 if model.norm_place == "both" else 2,
+            window=model.window,
+            windowed_layers=sum(model.window_of(layer) > 0 for layer in range(model.layers)),
+            attention_cap=model.attention_cap > 0,
+        )
 
     @property
     def layer_matrices(self) -> int:
@@ -88,7 +111,8 @@ class ModelShape:
         others = 2 * self.dim + self.ffn_dim * (2 if self.gated else 1)
         vectors = (self.biases or self.qkv_biases) * qkv + self.biases * others
         norm = self.norm_vectors * self.dim
-        vectors += 2 * norm + self.qk_norm * 2 * self.head_dim
+        heads = self.heads + self.kv_heads if self.qk_norm_whole else 2
+        vectors += self.layer_norms * norm + self.qk_norm * self.norm_vectors * heads * self.head_dim
         layers = self.layers * (self.layer_matrices + vectors)
         embedding = (self.vocab_size + self.positions) * self.dim
         head = 0 if self.tied else self.vocab_size * self.dim
@@ -103,7 +127,9 @@ def flops_per_token(shape: ModelShape, attended: float) -> float:
         shape: of the model.
         attended: mean number of keys that a query is compared with; the sequence length by convention.
     """
-    return 6 * shape.matmul_weights + 12 * shape.layers * shape.heads * shape.head_dim * attended
+    whole, windowed = shape.layers - shape.windowed_layers, shape.windowed_layers
+    keys = whole * attended + windowed * min(attended, shape.window)
+    return 6 * shape.matmul_weights + 12 * shape.heads * shape.head_dim * keys
 
 
 def attended_length(lengths: "ArrayLike") -> float:

@@ -1,20 +1,31 @@
-"""The model: a Llama-type decoder with attention masked at document boundaries.
+"""The model: a decoder with attention masked at document boundaries.
 
-Pre-norm RMSNorm, rotary positions (Su et al. 2021, arXiv 2104.09864), grouped-query attention, SwiGLU (Touvron et al.
-2023, arXiv 2302.13971; GQA: arXiv 2305.13245). The attention kernels and masks are in `attention`.
+By default that of Llama: pre-norm RMSNorm, rotary positions (Su et al. 2021, arXiv 2104.09864), grouped-query
+attention, SwiGLU (Touvron et al. 2023, arXiv 2302.13971; GQA: arXiv 2305.13245). Settings of `ModelConfig` change one
+feature each, as OLMo 2 (Team OLMo 2025, arXiv 2501.00656), SmolLM3, Gemma 2 and 3 (arXiv 2408.00118, 2503.19786) and
+nanochat have them. The attention kernels and masks are in `attention`.
 """
 
 import hashlib
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tasks.trainer.config import Llama3Rope, ModelConfig, YarnRope
-from tasks.trainer.model.attention import Attend, Bounds, Kernel, document_positions, sdpa_mask
-from tasks.trainer.model.loss import count_labels, head_cross_entropy
+from tasks.trainer.model.attention import (
+    Attend,
+    Bounds,
+    Kernel,
+    Scores,
+    document_positions,
+    sdpa_mask,
+    soft_capped,
+)
+from tasks.trainer.model.loss import count_labels, head_cross_entropy, loss_of_rows
 
 Recompute = Callable[..., Tensor]
 """Calls a function with arguments, as `torch.utils.checkpoint.checkpoint` does."""
@@ -41,68 +52,108 @@ class Embedding(nn.Embedding):
 
 
 class RMSNorm(nn.Module):
-    """Root mean square normalization over the last dimension, computed in fp32."""
+    """Root mean square normalization over the last dimension, computed in fp32.
 
-    def __init__(self, dim: int, eps: float) -> None:
+    Args:
+        dim: width of the vector that is normalized.
+        eps: added to the mean square.
+        kind: `norm_weight` of ModelConfig.
+    """
+
+    def __init__(self, dim: int, eps: float, kind: str = "plain") -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim))
+        self.weight = None if kind == "none" else nn.Parameter(torch.full((dim,), float(kind == "plain")))
+        self.is_offset = kind == "offset"
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns a tensor with the shape and dtype of `x`."""
-        return F.rms_norm(x.float(), (x.shape[-1],), self.weight.float(), self.eps).to(x.dtype)
+        factor = None if self.weight is None else self.weight.float() + 1 if self.is_offset else self.weight.float()
+        return F.rms_norm(x.float(), (x.shape[-1],), factor, self.eps).to(x.dtype)
 
 
 class Attention(nn.Module):
-    """Grouped-query attention with rotary positions, and optionally a norm of each head's queries and keys before."""
+    """Grouped-query attention with rotary positions or none, and optionally norms of queries and keys before.
 
-    def __init__(self, config: ModelConfig) -> None:
+    Args:
+        config: shape of the decoder.
+        layer: number of the layer in the decoder.
+    """
+
+    def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         self.head_dim = config.head_dim
-        self.wq = Linear(config.dim, config.heads * config.head_dim, config.qkv_bias)
-        self.wk = Linear(config.dim, config.kv_heads * config.head_dim, config.qkv_bias)
-        self.wv = Linear(config.dim, config.kv_heads * config.head_dim, config.qkv_bias)
-        self.wo = Linear(config.heads * config.head_dim, config.dim)
-        self.q_norm = RMSNorm(config.head_dim, config.norm_eps) if config.qk_norm else None
-        self.k_norm = RMSNorm(config.head_dim, config.norm_eps) if config.qk_norm else None
+        self.has_rope, self.norms_all_heads = config.has_rope(layer), config.qk_norm == "projection"
+        queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
+        self.wq = Linear(config.dim, queries, config.qkv_bias)
+        self.wk = Linear(config.dim, keys, config.qkv_bias)
+        self.wv = Linear(config.dim, keys, config.qkv_bias)
+        self.wo = Linear(queries, config.dim)
+        self.q_norm: RMSNorm | None = None
+        self.k_norm: RMSNorm | None = None
+        if config.qk_norm:
+            widths = (queries, keys) if self.norms_all_heads else (self.head_dim, self.head_dim)
+            self.q_norm, self.k_norm = (RMSNorm(width, config.norm_eps, config.norm_weight) for width in widths)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         """Maps [batch, sequence, dim] to the same shape."""
+        q, k, v = self.wq(x), self.wk(x), self.wv(x)
+        if self.q_norm is not None and self.k_norm is not None and self.norms_all_heads:
+            q, k = self.q_norm(q), self.k_norm(k)
         # The number of heads is derived from the projections, because with tensor parallelism a rank has only some of
         # them.
-        q, k, v = (matrix(x).unflatten(-1, (-1, self.head_dim)) for matrix in (self.wq, self.wk, self.wv))
-        if self.q_norm is not None and self.k_norm is not None:
+        q, k, v = (projection.unflatten(-1, (-1, self.head_dim)) for projection in (q, k, v))
+        if self.q_norm is not None and self.k_norm is not None and not self.norms_all_heads:
             q, k = self.q_norm(q), self.k_norm(k)
-        q, k = rotate(q.transpose(1, 2), cos, sin), rotate(k.transpose(1, 2), cos, sin)
-        v = v.transpose(1, 2)
+        q, k, v = (heads.transpose(1, 2) for heads in (q, k, v))
+        if self.has_rope:
+            q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         projected: Tensor = self.wo(attend(q, k, v).transpose(1, 2).flatten(-2))
         return projected
 
 
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "relu2": lambda x: F.relu(x).square(),
+}
+
+
 class FeedForward(nn.Module):
-    """SwiGLU: w2(silu(w1 x) * w3 x)."""
+    """w2(activation(w1 x) * w3 x), by default SwiGLU; without the gate w2(activation(w1 x))."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        self.activation = _ACTIVATIONS[config.activation]
         self.w1 = Linear(config.dim, config.ffn_dim)
         self.w2 = Linear(config.ffn_dim, config.dim)
-        self.w3 = Linear(config.dim, config.ffn_dim)
+        self.w3 = Linear(config.dim, config.ffn_dim) if config.gated else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [batch, sequence, dim] to the same shape."""
-        out: Tensor = self.w2(F.silu(self.w1(x)) * self.w3(x))
+        inner = self.activation(self.w1(x))
+        out: Tensor = self.w2(inner if self.w3 is None else inner * self.w3(x))
         return out
 
 
 class TransformerBlock(nn.Module):
-    """One layer: attention, then feed-forward, each on a normalized input and added to the residual stream."""
+    """One layer: attention, then feed-forward, each added to the residual stream; norms are where `norm_place` says.
 
-    def __init__(self, config: ModelConfig) -> None:
+    Args:
+        config: shape of the decoder.
+        layer: number of the layer in the decoder.
+    """
+
+    def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
-        self.attention_norm = RMSNorm(config.dim, config.norm_eps)
-        self.attention = Attention(config)
-        self.ffn_norm = RMSNorm(config.dim, config.norm_eps)
+        norm = partial(RMSNorm, config.dim, config.norm_eps, config.norm_weight)
+        before, after = config.norm_place != "post", config.norm_place != "pre"
+        self.attention_norm = norm() if before else None
+        self.attention = Attention(config, layer)
+        self.attention_post_norm = norm() if after else None
+        self.ffn_norm = norm() if before else None
         self.ffn = FeedForward(config)
+        self.ffn_post_norm = norm() if after else None
         self.recompute: Recompute | None = None
         """Calls the layer so that the backward pass recomputes activations; None: activations are stored."""
 
@@ -114,9 +165,14 @@ class TransformerBlock(nn.Module):
 
     def compute(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         """Computes the layer without recomputation."""
-        x = x + self.attention(self.attention_norm(x), cos, sin, attend)
-        out: Tensor = x + self.ffn(self.ffn_norm(x))
-        return out
+        attended = self.attention(_normed(self.attention_norm, x), cos, sin, attend)
+        x = x + _normed(self.attention_post_norm, attended)
+        return x + _normed(self.ffn_post_norm, self.ffn(_normed(self.ffn_norm, x)))
+
+
+def _normed(norm: RMSNorm | None, x: Tensor) -> Tensor:
+    out: Tensor = x if norm is None else norm(x)
+    return out
 
 
 class Transformer(nn.Module):
@@ -141,12 +197,14 @@ class Transformer(nn.Module):
         self.config, self.vocab_size = config, vocab_size
         self.kernel: Kernel = sdpa_mask
         self.head_loss = head_cross_entropy
+        if config.logit_cap:
+            self.head_loss = partial(head_cross_entropy, of_rows=partial(loss_of_rows, cap=config.logit_cap))
         self.rows: Tensor | None = None
         """Positions of the sequence that this rank computes, int64 [positions]; None: all. `documents` has all."""
         rows = config.embedding_rows(vocab_size)
         self.embedding = Embedding(rows, config.dim) if 0 in layers else None
-        self.layers = nn.ModuleDict({str(index): TransformerBlock(config) for index in layers})
-        self.norm = RMSNorm(config.dim, config.norm_eps) if last else None
+        self.layers = nn.ModuleDict({str(index): TransformerBlock(config, index) for index in layers})
+        self.norm = RMSNorm(config.dim, config.norm_eps, config.norm_weight) if last else None
         self.head = Linear(config.dim, rows) if last and not config.tie_embeddings else None
 
     @property
@@ -172,17 +230,39 @@ class Transformer(nn.Module):
         positions = document_positions(documents)
         if self.rows is not None:
             positions = positions[:, self.rows]
-        cos, sin = rotary(positions, self.config)
-        attend = self.kernel(documents, self.rows, bounds)
-        if self.embedding is not None:
-            x = self.embedding(x)
-        for layer in self.layers.values():
-            x = layer(x, cos, sin, attend)
+        x = self.embed(x)
+        windows = {index: self.config.window_of(int(index)) for index in self.layers}
+        angles = {window: rotary(positions, self.config, window) for window in set(windows.values())}
+        attends = {
+            window: self.kernel(documents, self.rows, bounds, scores_of(self.config, window)) for window in angles
+        }
+        for index, layer in self.layers.items():
+            x = layer(x, *angles[windows[index]], attends[windows[index]])
         return x if self.norm is None else self.norm(x)
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Returns the scaled rows of tokens, [batch, positions, dim]; `x` itself in a chunk without the embedding."""
+        if self.embedding is None:
+            return x
+        x = self.embedding(x)
+        if self.config.embedding_scale == "sqrt_dim":
+            # In the dtype of the rows, as the models with this factor were trained.
+            return x * torch.tensor(math.sqrt(self.config.dim), dtype=x.dtype)
+        if self.config.embedding_scale == "rms":
+            return F.rms_norm(x.float(), (x.shape[-1],), eps=self.config.norm_eps).to(x.dtype)
+        return x
+
+    def capped(self, logits: Tensor) -> Tensor:
+        """Returns logits with the cap of the model, if it has one."""
+        return soft_capped(logits, self.config.logit_cap) if self.config.logit_cap else logits
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Returns the logits [..., vocab_size], in the dtype of hidden states [..., dim]."""
+        return self.capped(F.linear(hidden, self.head_weight))
 
     def forward(self, tokens: Tensor, documents: Tensor) -> Tensor:
         """Returns the logits of the next token, [batch, sequence, vocab_size], for the arguments of `hidden`."""
-        return F.linear(self.hidden(tokens, documents), self.head_weight)
+        return self.logits(self.hidden(tokens, documents))
 
     def loss(self, x: Tensor, documents: Tensor, labels: Tensor, bounds: Bounds | None = None) -> Tensor:
         """Returns the summed cross-entropy of `labels` in nats, float32 scalar; the other arguments as for `hidden`."""
@@ -191,6 +271,12 @@ class Transformer(nn.Module):
     def counted(self, documents: Tensor, labels: Tensor) -> int:
         """Returns the number of terms in the sum of `loss`, the number of labels; the arguments are on the CPU."""
         return count_labels(labels)
+
+
+def scores_of(config: ModelConfig, window: int) -> Scores:
+    """Returns how the scores of the layers with this window are computed."""
+    scale = config.attention_scalar**-0.5 if config.attention_scalar else None
+    return Scores(window, config.attention_cap, scale)
 
 
 def build(config: ModelConfig, vocab_size: int, seed: int) -> Transformer:
@@ -212,11 +298,11 @@ def initial_weight(config: ModelConfig, name: str, shape: torch.Size, seed: int)
 
     Matrices: normal with standard deviation 1 / sqrt(fan in), times 1 / sqrt(2 layers) for those that write to the
     residual stream, which keeps its variance independent of depth (GPT-2). Embedding: standard deviation 0.02 if it is
-    also the head, so that the first logits are near zero, else 1. A separate head and biases start at zero, norms at
-    one. Each weight has its own generator, seeded with its name: changing one layer does not change the initial weights
-    of the others, and a rank computes only the weights of its own layers.
+    also the head, so that the first logits are near zero, else 1. A separate head and biases start at zero, norms with
+    the factor one. Each weight has its own generator, seeded with its name: changing one layer does not change the
+    initial weights of the others, and a rank computes only the weights of its own layers.
     """
-    if (constant := initial_constant(name, shape)) is not None:
+    if (constant := initial_constant(config, name, shape)) is not None:
         return torch.full(shape, constant)
     generator = torch.Generator().manual_seed(_seed_of(seed, name))
     if name.startswith("embedding."):
@@ -227,11 +313,11 @@ def initial_weight(config: ModelConfig, name: str, shape: torch.Size, seed: int)
     return torch.empty(shape).normal_(0.0, deviation, generator=generator)
 
 
-def initial_constant(name: str, shape: torch.Size) -> float | None:
+def initial_constant(config: ModelConfig, name: str, shape: torch.Size) -> float | None:
     """Returns the value that all numbers of an initial weight have; None if they are drawn."""
     if name.startswith("head.") or name.endswith(".bias"):
         return 0.0
-    return 1.0 if len(shape) == 1 else None
+    return None if len(shape) > 1 else 0.0 if config.norm_weight == "offset" else 1.0
 
 
 def _seed_of(seed: int, name: str) -> int:
@@ -239,15 +325,18 @@ def _seed_of(seed: int, name: str) -> int:
     return int.from_bytes(digest, "big")
 
 
-def rotary(positions: Tensor, config: ModelConfig) -> tuple[Tensor, Tensor]:
+def rotary(positions: Tensor, config: ModelConfig, window: int = 0) -> tuple[Tensor, Tensor]:
     """Returns cosine and sine, float32 [batch, 1, sequence, head_dim / 2], of the rotary angles.
 
     Args:
         positions: int64 [batch, sequence].
         config: head width, base of the wavelengths, and their scaling.
+        window: of the layers; those with one can have another base.
     """
+    if window and config.window_rope_theta:
+        config = config.model_copy(update={"rope_theta": config.window_rope_theta, "rope_scaling": None})
     angles = positions.float()[:, None, :, None] * frequencies(config, positions.device)
-    cos, sin = angles.cos(), angles.sin()
+    cos, sin = angles.cos(), -angles.sin() if config.rope_reversed else angles.sin()
     if isinstance(config.rope_scaling, YarnRope):
         size = 0.1 * math.log(config.rope_scaling.factor) + 1
         return cos * size, sin * size

@@ -27,7 +27,7 @@ from torch.distributed.tensor.parallel import (
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from tasks.trainer.config import TrainConfig
-from tasks.trainer.model.attention import Attend, Bounds, Kernel
+from tasks.trainer.model.attention import PLAIN, Attend, Bounds, Kernel, Scores
 from tasks.trainer.model.loss import LossOfRows, head_cross_entropy
 from tasks.trainer.model.transformer import Recompute, Transformer, TransformerBlock
 from tasks.trainer.parallel.compilation import (
@@ -55,11 +55,13 @@ LAYER: dict[str, ParallelStyle] = {
     "attention.q_norm": SequenceParallel(sequence_dim=HEADS, use_local_output=True),
     "attention.k_norm": SequenceParallel(sequence_dim=HEADS, use_local_output=True),
     "attention.wo": RowwiseParallel(output_layouts=Shard(POSITIONS)),
+    "attention_post_norm": SequenceParallel(use_local_output=True),
     "ffn_norm": SequenceParallel(use_local_output=True),
     "ffn": PrepareModuleInput(input_layouts=(Shard(POSITIONS),), desired_input_layouts=(Replicate(),)),
     "ffn.w1": ColwiseParallel(),
     "ffn.w3": ColwiseParallel(),
     "ffn.w2": RowwiseParallel(output_layouts=Shard(POSITIONS)),
+    "ffn_post_norm": SequenceParallel(use_local_output=True),
 }
 """Tensor parallelism of a layer, as in Megatron-LM (Shoeybi et al. 2019, arXiv 1909.08053): the first matrix of a pair
 is split by outputs, with their biases, the second by inputs. Between pairs, positions are sharded (sequence
@@ -95,7 +97,8 @@ def apply(model: Transformer, mesh: Mesh, run: TrainConfig, seq_len: int) -> Non
         seq_len: positions of a training sequence.
     """
     layout = mesh.layout
-    model.kernel = best_kernel(mesh.device, compute_dtype(run) or torch.float32, layout.context)
+    dtype = compute_dtype(run) or torch.float32
+    model.kernel = best_kernel(mesh.device, dtype, layout.context, run.model.attention_cap)
     if layout.context > 1:
         model.kernel = context_kernel(model.kernel, mesh.group("context"), seq_len, mesh.device)
         model.rows = rows_of(mesh.at("context"), layout.context, seq_len).to(mesh.device)
@@ -107,7 +110,7 @@ def apply(model: Transformer, mesh: Mesh, run: TrainConfig, seq_len: int) -> Non
         assert isinstance(layer, TransformerBlock)
         layer.recompute = _RECOMPUTE.get(layout.recompute)
     compiled = compile_layers(model.layers.values(), layout, mesh.device)
-    model.head_loss = partial(model.head_loss, chunk=layout.loss_rows, of_rows=loss_in(compiled))
+    model.head_loss = partial(model.head_loss, chunk=layout.loss_rows, of_rows=loss_in(compiled, run.model.logit_cap))
     _shard(model, mesh, run)
     overlap = overlap_of(mesh, run, compiled)
     if overlap.weights.on:
@@ -197,8 +200,10 @@ def context_kernel(kernel: Kernel, group: dist.ProcessGroup, seq_len: int, devic
     """
     order = torch.cat([rows_of(rank, group.size(), seq_len) for rank in range(group.size())]).to(device)
 
-    def of_documents(documents: Tensor, rows: Tensor | None = None, bounds: Bounds | None = None) -> Attend:
-        attend = kernel(documents, rows, bounds)
+    def of_documents(
+        documents: Tensor, rows: Tensor | None = None, bounds: Bounds | None = None, scores: Scores = PLAIN
+    ) -> Attend:
+        attend = kernel(documents, rows, bounds, scores)
 
         def gathered(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             k, v = _Gather.apply(k, order, group), _Gather.apply(v, order, group)  # type: ignore[no-untyped-call]

@@ -20,7 +20,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, partial
 from itertools import combinations, pairwise
 from typing import NamedTuple, cast
 
@@ -43,7 +43,7 @@ sequences, in the capacity of their document bounds, and in whether gradients ar
 log = logging.getLogger(__name__)
 
 
-def best_kernel(device: torch.device, dtype: torch.dtype, context: int = 1) -> Kernel:
+def best_kernel(device: torch.device, dtype: torch.dtype, context: int = 1, cap: float = 0.0) -> Kernel:
     """Chooses, activates and logs the kernel to train with.
 
     On a GPU this is never SDPA with a mask, which has no fast kernel there.
@@ -52,6 +52,7 @@ def best_kernel(device: torch.device, dtype: torch.dtype, context: int = 1) -> K
         device: of the model.
         dtype: of queries, keys and values.
         context: ranks that share the positions of a sequence.
+        cap: bound of the scores; 0: none.
     """
     if device.type == "cpu":
         _log_once("attention by sdpa_mask: on a CPU")
@@ -61,6 +62,7 @@ def best_kernel(device: torch.device, dtype: torch.dtype, context: int = 1) -> K
         f"flash attention has no {str(dtype).removeprefix('torch.')}": dtype not in (torch.bfloat16, torch.float16),
         f"flash attention needs SM 8.0, and the GPU has {major}.{minor}": (major, minor) < (8, 0),
         f"{context} ranks share a sequence": context > 1,
+        "flash attention of torch has no cap of scores": cap > 0,
     }
     # Imported here, because they import torch._dynamo, which takes a second or two that CPU runs do not need.
     if any(reasons.values()):
@@ -123,11 +125,12 @@ def compile_layers(layers: Iterable[nn.Module], layout: Layout, device: torch.de
     return decision
 
 
-def loss_in(compiled: Decision) -> LossOfRows:
-    """Returns the loss of some positions, compiled if the layers are."""
+def loss_in(compiled: Decision, cap: float = 0.0) -> LossOfRows:
+    """Returns the loss of some positions with capped logits, compiled if the layers are."""
+    of_rows: LossOfRows = partial(loss_of_rows, cap=cap) if cap else loss_of_rows
     if not compiled.on:
-        return loss_of_rows
-    loss: LossOfRows = torch.compile(loss_of_rows, backend=BACKEND, fullgraph=True)
+        return of_rows
+    loss: LossOfRows = torch.compile(of_rows, backend=BACKEND, fullgraph=True)
     return loss
 
 

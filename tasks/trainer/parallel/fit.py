@@ -195,7 +195,9 @@ def _batch_reasons(layout: Layout, run: TrainConfig) -> list[str]:
 
 
 def _tensor_reasons(layout: Layout, shape: ModelShape, seq_len: int) -> list[str]:
-    degree, reasons = layout.tensor, []
+    degree, reasons = layout.tensor, list[str]()
+    if degree > 1 and shape.qk_norm_whole:
+        reasons.append(f'tensor = {degree} divides the projections that qk_norm = "projection" normalizes whole')
     sizes = {name: getattr(shape, name) for name in ("kv_heads", "heads", "ffn_dim")}
     sizes["vocabulary"] = shape.vocab_size
     for name, size in sizes.items():
@@ -305,7 +307,7 @@ def _layer_activations(
     dim, query, key = shape.dim, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     # A fused norm stores its input in fp32; the composite one also the normalized input. The outputs of both are not
     # sharded, because matrices read all positions.
-    norms = 2 * ((1 if gpu else 2) * FP32 * dim / layout.tensor + width * dim)
+    norms = shape.layer_norms * ((1 if gpu else 2) * FP32 * dim / layout.tensor + width * dim)
     # Norms of queries and keys are applied to the heads of a rank.
     norms += (1 if gpu else 2) * FP32 * (query + key) / layout.tensor if shape.qk_norm else 0
     # With context parallelism, ranks gather all keys and values.
@@ -313,6 +315,8 @@ def _layer_activations(
     # The result of flash attention over a single sequence has the layout of its queries, and is copied.
     queries = 2 if gpu and run.microbatch > 1 else 3
     attention = width * (queries * query + keys) / layout.tensor + (0 if gpu else width * seq_len)
+    # Capped scores are computed one by one on a CPU: the fp32 products, their tanh, and the probabilities twice.
+    attention += 0 if gpu or not shape.attention_cap else 4 * FP32 * shape.heads * seq_len / layout.tensor
     return norms + attention + width * (4 if shape.gated else 2) * shape.ffn_dim / layout.tensor
 
 

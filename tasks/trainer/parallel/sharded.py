@@ -367,7 +367,7 @@ def initialize_shards(parameters: Mapping[str, DTensor], run: TrainConfig, mesh:
     The generator of a parameter has no cheap way to the numbers of one shard. So each rank draws some of the
     parameters, all at the same time, and sends them to the others, which take their shards.
     """
-    constants = {name: initial_constant(name, parameter.shape) for name, parameter in parameters.items()}
+    constants = {name: initial_constant(run.model, name, parameter.shape) for name, parameter in parameters.items()}
     for name, constant in constants.items():
         if constant is not None:
             parameters[name].to_local().fill_(constant)

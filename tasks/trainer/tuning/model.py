@@ -294,9 +294,9 @@ def log_likelihoods(
 def _logits(model: Transformer, rows: Tensor) -> Tensor:
     """Returns the logits of hidden states, [rows, vocab_size]; a head of its own is called, so that FSDP gathers it."""
     if model.head is None:
-        return F.linear(rows, model.head_weight.to(rows.dtype))
+        return model.capped(F.linear(rows, model.head_weight.to(rows.dtype)))
     logits: Tensor = model.head(rows)
-    return logits[:, : model.vocab_size]
+    return model.capped(logits[:, : model.vocab_size])
 
 
 def _selection(documents: Tensor, labels: Tensor, bounds: Bounds | None = None) -> tuple[Tensor, int]:

@@ -16,6 +16,7 @@ from tasks.run.trace.cards import filters_of
 from tasks.trainer.evaluation.config import EvaluateConfig
 from tests.conftest import run_stage_in
 from tests.corpora import corpus, documents_in, tokens_in
+from tests.late import transformers
 from tests.taken_down import take_down
 from tests.tasks.trainer.small_run import small_config
 
@@ -47,6 +48,17 @@ def test_the_weights_are_those_of_the_last_milestone(store: Path, tmp_path: Path
     assert len(ours) == len(theirs)
     assert torch.equal(ours["embedding.weight"], theirs["model.embed_tokens.weight"])
     assert torch.equal(ours["layers.1.ffn.w2.weight"], theirs["model.layers.1.mlp.down_proj.weight"])
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("bf16", torch.bfloat16), ("fp32", torch.float32)])
+def test_the_dtype_of_an_export_is_that_of_its_configuration(
+    store: Path, tmp_path: Path, name: str, dtype: torch.dtype
+) -> None:
+    out = export_model(Store(str(store)), "test", "dev", "model", str(tmp_path / "out"), dtype=name)
+    assert {weight.dtype for weight in load_file(out / "model.safetensors").values()} == {dtype}
+    assert transformers.AutoConfig.from_pretrained(out).dtype == dtype
+    with pytest.raises(InputError, match=r"--dtype = .* does not apply to gguf"):
+        export_model(Store(str(store)), "test", "dev", "gguf", str(tmp_path / "gguf"), dtype=name)
 
 
 def test_the_card_states_training_data_and_exclusions_without_naming_takedowns(store: Path, tmp_path: Path) -> None:

@@ -15,6 +15,11 @@ SHAPES = {
     "qwen, padded": ModelConfig(
         layers=2, dim=32, heads=4, kv_heads=2, head_width=12, qkv_bias=True, qk_norm=True, vocab_rows=64
     ),
+    "windows, capped, some without positions": ModelConfig(
+        **{"layers": 3, "dim": 32, "heads": 4, "kv_heads": 2, "window": 6, "window_pattern": "wwf"},
+        **{"window_rope_theta": 100.0, "rope_pattern": "rn", "attention_cap": 1.0, "logit_cap": 2.0},
+        **{"norm_place": "both", "norm_weight": "offset", "embedding_scale": "sqrt_dim", "attention_scalar": 5.0},
+    ),
     "one key, yarn": ModelConfig(
         layers=2, dim=32, heads=4, kv_heads=1, rope_scaling=YarnRope(kind="yarn", factor=4.0, original_length=8)
     ),

@@ -13,8 +13,12 @@ from tests.late import transformers
 
 CONTEXT = 256
 CLASSES = {
-    family: (f"{family.capitalize()}Config", f"{family.capitalize()}ForCausalLM")
-    for family in ("llama", "mistral", "qwen2", "qwen3")
+    family: (f"{name}Config", f"{name.removesuffix('Text')}ForCausalLM")
+    for family, name in (
+        *(("llama", "Llama"), ("mistral", "Mistral"), ("qwen2", "Qwen2"), ("qwen3", "Qwen3"), ("olmo2", "Olmo2")),
+        *(("olmo3", "Olmo3"), ("smollm3", "SmolLM3"), ("gemma2", "Gemma2"), ("gemma3", "Gemma3Text")),
+        ("nanochat", "NanoChat"),
+    )
 }
 SMALL = {
     "hidden_size": 32,
@@ -25,6 +29,7 @@ SMALL = {
     "max_position_embeddings": CONTEXT,
     "bos_token_id": 0,
     "eos_token_id": 0,
+    "pad_token_id": None,
 }
 END = "<|endoftext|>"
 

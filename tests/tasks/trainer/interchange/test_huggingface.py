@@ -17,7 +17,7 @@ from tasks.stages.tokens.bpe import train
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.inference import Sampling, continuation
 from tasks.trainer.interchange.gguf_file import pairwise, pre_tokenizer_name, write_gguf
-from tasks.trainer.interchange.huggingface import llama_config, llama_name, small_files
+from tasks.trainer.interchange.huggingface import llama_config, names_in, small_files
 from tasks.trainer.interchange.weights import copy_renamed
 from tasks.trainer.model.transformer import Transformer, build
 from tests.corpora import Made
@@ -35,7 +35,7 @@ SCALINGS: dict[str, Any] = {
 }
 
 
-def model_of(tied: bool, kv_heads: int, scaling: str, vocab_size: int, **others: float) -> Transformer:
+def model_of(tied: bool, kv_heads: int, scaling: str, vocab_size: int, **others: Any) -> Transformer:
     """Returns a model with only random weights: new models have a head of zeros and norms of ones."""
     settings = {"layers": 3, "dim": 64, "heads": 4, "kv_heads": kv_heads, "tie_embeddings": tied, **others}
     model = build(ModelConfig.model_validate({**settings, "rope_scaling": SCALINGS[scaling]}), vocab_size, 1)
@@ -56,7 +56,7 @@ def exported(folder: Path, model: Transformer, tokenizer: str) -> Path:
     for name, content in small_files(described, tokenizer).items():
         (folder / "hf" / name).write_bytes(content)
     with (folder / "ours.safetensors").open("rb") as source, (folder / "hf" / "model.safetensors").open("wb") as target:
-        copy_renamed(source, target, llama_name)
+        copy_renamed(source, target, names_in(model.config))
     return folder / "hf"
 
 
@@ -145,12 +145,12 @@ def test_end_of_text_is_one_token_unless_special_tokens_are_split(made: Made, tm
 
 def test_a_setting_without_a_llama_equivalent_is_refused_by_name() -> None:
     class Wider(ModelConfig):
-        window: int = 0
-        """Positions that a token attends to."""
+        depth: int = 0
+        """A setting that is newer than the layouts."""
 
     assert llama_config(Wider(), 300, SEQ_LEN, 0)["num_hidden_layers"] == 4
-    with pytest.raises(InputError, match=r"cannot represent \[train\.model\] window = 128"):
-        llama_config(Wider(window=128), 300, SEQ_LEN, 0)
+    with pytest.raises(InputError, match=r"represents \[train\.model\] depth = 128 together.* cannot represent depth"):
+        llama_config(Wider(depth=128), 300, SEQ_LEN, 0)
 
 
 def test_gguf_has_shape_tokens_and_weights_with_permuted_queries_and_keys(made: Made, tmp_path: Path) -> None:
@@ -191,6 +191,17 @@ def test_gguf_refuses_unsupported_settings(made: Made, tmp_path: Path) -> None:
         InputError, match=r"the pre-tokenizer differs from those of GPT-2, Qwen 2, Qwen 3\.5 and Llama 3"
     ):
         write_gguf(folder, tmp_path / "b.gguf", "test")
+    for number, (settings, said) in enumerate(
+        (
+            ({"norm_place": "post", "qk_norm": "projection"}, "a model in the layout of olmo2 is not written to GGUF"),
+            ({"rope_pattern": "rn"}, "layout of smollm3"),
+            ({"window": 8}, "layout of mistral"),
+            ({"qk_norm": True, "window": 8}, r"\[train\.model\] window is not written to GGUF"),
+        )
+    ):
+        folder = exported(tmp_path / str(number), model_of(True, 2, "none", 300, **settings), text)
+        with pytest.raises(InputError, match=said):
+            write_gguf(folder, tmp_path / "c.gguf", "test")
 
 
 @pytest.mark.parametrize(("setting", "kind"), [("qkv_bias", "qwen2"), ("qk_norm", "qwen3")])
@@ -248,5 +259,7 @@ def test_our_default_tokenizer_has_a_name_in_llama_cpp_and_one_that_it_would_spl
 
 
 def test_biases_together_with_norms_of_heads_are_refused() -> None:
-    with pytest.raises(InputError, match=r"no layout represents .* qkv_bias together with qk_norm"):
+    with pytest.raises(
+        InputError, match=r"no layout .* qkv_bias = true, qk_norm = true together: that of qwen2 cannot"
+    ):
         llama_config(ModelConfig(qkv_bias=True, qk_norm=True), 300, SEQ_LEN, 0)

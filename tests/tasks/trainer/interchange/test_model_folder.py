@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
@@ -15,9 +16,10 @@ from tasks.formats.tokens.shard import TokenFormat
 from tasks.trainer.config import InitialSpec, ModelConfig
 from tasks.trainer.inference import Sampling, continuation
 from tasks.trainer.interchange import weights as weights_module
-from tasks.trainer.interchange.huggingface import llama_name, small_files
+from tasks.trainer.interchange.huggingface import names_in, small_files
 from tasks.trainer.interchange.model_folder import read_model, read_origin, read_tensors, tensor_shapes
 from tasks.trainer.interchange.weights import INDEX, SHARD_BYTES, TORCH_NAMES, StoredTensor, export_weights, write_fp32
+from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.model.model_file import describe, load_initial, load_model
 from tasks.trainer.model.transformer import Transformer
 from tests.late import transformers
@@ -27,6 +29,26 @@ CACHED = 20
 """Tokens of a greedy text that are also compared with generation by a cache of keys and values."""
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+_QWEN_WINDOW = {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1, "num_hidden_layers": 3}
+_GEMMA = {"head_dim": 16, "sliding_window": 16, "query_pre_attn_scalar": 24}
+_OLMO3_LONG = {
+    "full_attention": {**YARN, "rope_theta": 5e5},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 5e5},
+}
+FEATURES: dict[str, dict[str, Any]] = {
+    "mistral, window": {"family": "mistral", "sliding_window": 16},
+    "qwen3, window": {**_QWEN_WINDOW, "family": "qwen3", "head_dim": 16},
+    "olmo2": {"family": "olmo2", "tie_word_embeddings": True, "num_key_value_heads": 4},
+    "olmo3": {"family": "olmo3", "num_hidden_layers": 4, "sliding_window": 16},
+    "olmo3, yarn": {"family": "olmo3", "num_hidden_layers": 5, "sliding_window": 16, "rope_parameters": _OLMO3_LONG},
+    "smollm3": {"family": "smollm3", "num_hidden_layers": 5},
+    "smollm3, window": {"family": "smollm3", "num_hidden_layers": 4, "sliding_window": 16, "use_sliding_window": True},
+    "gemma2": {**_GEMMA, "family": "gemma2", "attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0},
+    "gemma3": {**_GEMMA, "family": "gemma3", "num_hidden_layers": 5, "sliding_window_pattern": 3},
+    "gemma3, bf16, capped": {**_GEMMA, "family": "gemma3", "final_logit_softcapping": 5.0, "dtype": torch.bfloat16},
+    "nanochat": {"family": "nanochat"},
+}
+"""Models with features that a Llama has not."""
 MODELS: dict[str, dict[str, Any]] = {
     "llama": {},
     "tied": {"tie_word_embeddings": True, "num_key_value_heads": 1},
@@ -52,6 +74,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "qwen3, tied, padded": {"family": "qwen3", "head_dim": 24, "tie_word_embeddings": True, "vocab_size": 320},
     "bf16": {"dtype": torch.bfloat16},
     "fp16": {"dtype": torch.float16},
+    **FEATURES,
 }
 
 
@@ -75,7 +98,8 @@ def exported(folder: Path, out: Path, limit: int) -> Path:
         (target / name).write_bytes(content)
     dtypes = {name: tensor.dtype for name, tensor in tensors.items() if tensor.dtype != "F32"}
     with (out / "ours.safetensors").open("rb") as source:
-        export_weights(source, target, llama_name, dtypes, limit)
+        rename = names_in(ModelConfig.model_validate(described["model"]))
+        export_weights(source, target, rename, dtypes, limit)
     return target
 
 
@@ -123,6 +147,26 @@ def test_logits_and_greedy_tokens_are_equal_and_an_export_has_the_same_bits(
         assert torch.equal(copy(tokens).logits, logits)
 
 
+@pytest.mark.parametrize("name", FEATURES)
+def test_a_training_step_has_the_loss_and_the_gradients_of_transformers(tmp_path: Path, name: str) -> None:
+    folder = write_folder(tmp_path / "theirs", **(MODELS[name] | {"dtype": torch.float32}))
+    ours = loaded(folder, tmp_path)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    tokens = torch.randint(ours.vocab_size, (2, 48), generator=torch.Generator().manual_seed(3))
+    labels = torch.where(torch.arange(48) < 47, tokens.roll(-1, 1), IGNORED)
+    loss = ours.loss(tokens, torch.zeros_like(tokens), labels)
+    loss.backward()
+    wanted = F.cross_entropy(theirs(tokens).logits.flatten(0, 1), labels.flatten(), reduction="sum")
+    wanted.backward()
+    torch.testing.assert_close(loss, wanted, atol=0, rtol=1e-4)
+    of_theirs, rename = dict(theirs.named_parameters()), names_in(ours.config)
+    for own, weight in ours.named_parameters():
+        gradient = of_theirs[rename(own)].grad
+        assert gradient is not None
+        assert gradient.abs().max() > 0
+        torch.testing.assert_close(weight.grad, gradient, atol=1e-4 * float(gradient.abs().max()), rtol=1e-4, msg=own)
+
+
 def test_a_configuration_of_an_older_transformers_gives_the_same_shape(tmp_path: Path) -> None:
     scaling = {**LLAMA3, "original_max_position_embeddings": 32}
     folder = write_folder(tmp_path / "new", rope_parameters={**scaling, "rope_theta": 500_000.0})
@@ -145,7 +189,8 @@ def test_the_inner_width_is_exact(tmp_path: Path, width: int, dim: int) -> None:
 
 def test_shapes_are_those_of_the_decoder() -> None:
     qwen = {"head_width": 12, "qkv_bias": True, "qk_norm": True, "vocab_rows": 48}
-    for settings in ({}, {"tie_embeddings": False}, {"tie_embeddings": False, **qwen}):
+    others = {"gated": False, "norm_weight": "none", "qk_norm": True}, {"norm_place": "post", "qk_norm": "projection"}
+    for settings in ({}, {"tie_embeddings": False}, {"tie_embeddings": False, **qwen}, *others, {"norm_place": "both"}):
         config = ModelConfig(layers=2, dim=32, heads=4, kv_heads=2, ffn_width=50, **settings)
         state = Transformer(config, 40).state_dict()
         assert tensor_shapes(config, 40) == {name: tuple(weight.shape) for name, weight in state.items()}
@@ -179,6 +224,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.25}}, "partial_rotary_factor of the rope"),
     ({"rope_parameters": {**YARN, "attention_factor": 1.0}}, "attention_factor of the rope_type yarn = 1.0"),
     ({"rope_parameters": {**YARN, "mscale": 0.7}}, "mscale of the rope_type yarn = 0.7"),
+    ({"layer_types": ["chunked_attention", "full_attention"]}, 'layer_types = .*"chunked_attention"'),
+    ({"final_logit_softcapping": 30.0}, r"final_logit_softcapping = 30\.0 is not supported"),
+    ({"use_bidirectional_attention": True}, "use_bidirectional_attention = true"),
     ({"rope_parameters": LLAMA3}, "has no 'original_max_position_embeddings of the rope_type llama3'"),
     ({"num_hidden_layers": None}, "has no 'num_hidden_layers'"),
     ({"hidden_size": "wide"}, "is not the configuration of a model"),
@@ -204,12 +252,12 @@ def test_the_window_of_a_qwen_counts_if_a_layer_uses_it(tmp_path: Path) -> None:
     older = {"layer_types": None, "sliding_window": 64}
     for fields in ({"use_sliding_window": False}, {"use_sliding_window": True, "max_window_layers": 2}):
         change(folder / "config.json", **older, **fields)
-        assert read_model(folder).shape.qkv_bias
+        assert read_model(folder).shape.window == 0
     change(folder / "config.json", use_sliding_window=True, max_window_layers=1)
-    with pytest.raises(InputError, match=r"sliding_window = 64 is not supported\. It is exact up to 64 tokens"):
-        read_model(folder)
+    shape = read_model(folder).shape
+    assert (shape.window, shape.window_pattern) == (64, "fw")
     change(folder / "config.json", sliding_window=CONTEXT)
-    assert read_model(folder).context == CONTEXT
+    assert read_model(folder).shape.window == 0
 
 
 def test_a_qwen3_without_the_field_has_its_usual_head_width(tmp_path: Path) -> None:
@@ -219,11 +267,32 @@ def test_a_qwen3_without_the_field_has_its_usual_head_width(tmp_path: Path) -> N
     assert read_tensors(folder, read_model(folder))
 
 
-def test_a_mistral_model_without_the_field_has_its_usual_window(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "model", family="mistral", max_position_embeddings=8192)
-    change(folder / "config.json", sliding_window=None)
-    with pytest.raises(InputError, match="sliding_window = 4096"):
-        read_model(folder)
+@pytest.mark.parametrize(
+    ("family", "fields", "settings"),
+    [
+        ("mistral", {"sliding_window": None}, {"window": 4096, "window_pattern": "w"}),
+        ("olmo3", {"sliding_window": None, "layer_types": None}, {"window": 4096, "window_pattern": "wwwf"}),
+        ("smollm3", {"no_rope_layers": None, "tie_word_embeddings": None}, {"rope_pattern": "rrrn"}),
+        (
+            "gemma2",
+            {"sliding_window": None, "attn_logit_softcapping": None, "final_logit_softcapping": None, "head_dim": None},
+            {"window": 4096, "attention_cap": 50.0, "logit_cap": 30.0, "head_width": 256, "attention_scalar": 0.0},
+        ),
+        (
+            "gemma3",
+            {"layer_types": None, "rope_parameters": None, "rope_theta": None, "_sliding_window_pattern": None},
+            {"window_pattern": "wwwwwf", "rope_theta": 1e6, "window_rope_theta": 1e4, "logit_cap": 0.0},
+        ),
+    ],
+)
+def test_fields_that_are_missing_have_the_values_of_their_family(
+    tmp_path: Path, family: str, fields: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    width = {"head_dim": 256} if family.startswith("gemma") else {}
+    folder = write_folder(tmp_path / "model", family=family, num_hidden_layers=6, max_position_embeddings=8192, **width)
+    change(folder / "config.json", **fields)
+    shape = read_model(folder).shape
+    assert {name: getattr(shape, name) for name in settings} == settings
 
 
 @pytest.mark.parametrize("content", [None, "[1]", "{"])

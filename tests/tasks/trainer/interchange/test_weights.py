@@ -45,6 +45,17 @@ def test_memory_does_not_grow_with_a_tensor(tmp_path: Path, monkeypatch: pytest.
     assert all(torch.equal(found[llama_name(name)], one) for name, one in tensors(torch.bfloat16).items())
 
 
+def test_weights_are_rounded_to_bf16_as_torch_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "_PIECE", 100)
+    halves = torch.tensor([0x3F808000, 0x3F818000, 0x3F818001, 0x3F817FFF], dtype=torch.int32).view(torch.float32)
+    given = {"norm.weight": torch.cat((torch.randn(509), halves, -halves))}
+    export_weights(io.BytesIO(save(given)), tmp_path, llama_name, {}, dtype="BF16")
+    assert torch.equal(load_file(tmp_path / "model.safetensors")["model.norm.weight"], given["norm.weight"].bfloat16())
+    too_large = {"norm.weight": torch.full((4,), 3.4e38)}
+    with pytest.raises(InputError, match=r"norm\.weight has values that BF16 does not have"):
+        export_weights(io.BytesIO(save(too_large)), tmp_path, llama_name, {}, dtype="BF16")
+
+
 def test_files_are_as_large_as_the_limit_allows_and_the_index_names_every_tensor(tmp_path: Path) -> None:
     source = io.BytesIO(save(tensors()))
     export_weights(source, tmp_path, llama_name, {}, 2 << 20)

@@ -11,7 +11,15 @@ from torch.nn import attention as attention_module
 
 from tasks.core.errors import InputError
 from tasks.trainer.config import ModelConfig
-from tasks.trainer.model.attention import MIN_DOCUMENTS, Bounds, Kernel, document_mask, sdpa_mask
+from tasks.trainer.model.attention import (
+    MIN_DOCUMENTS,
+    PLAIN,
+    Bounds,
+    Kernel,
+    Scores,
+    document_mask,
+    sdpa_mask,
+)
 from tasks.trainer.model.kernels import BLOCK, block_mask, flex, varlen
 from tasks.trainer.model.transformer import build
 from tasks.trainer.parallel import compilation
@@ -113,28 +121,66 @@ def by_document(
     q: Tensor, k: Tensor, v: Tensor, begins: Tensor, ends: Tensor, *longest: int, **options: object
 ) -> Tensor:
     """`varlen_attn` with a causal window according to its documentation: attention within concatenated documents."""
-    assert options == {"window_size": (-1, 0), "enable_gqa": True}
+    assert options.keys() == {"window_size", "enable_gqa", "scale"}
+    back, ahead = options["window_size"]  # type: ignore[misc]
+    assert ahead == 0
     assert begins is ends
     assert min(longest) >= int(begins.diff().max())
     pieces = [tensor.split(begins.diff().tolist()) for tensor in (q, k, v)]
     parts = [[piece.transpose(0, 1) for piece in group] for group in zip(*pieces, strict=True) if len(group[0])]
-    return torch.cat(
-        [F.scaled_dot_product_attention(*p, is_causal=True, enable_gqa=True).transpose(0, 1) for p in parts]
-    )
+    whole = []
+    for part in parts:
+        order = torch.arange(part[0].shape[1])
+        behind = order[:, None] - order
+        seen = (behind >= 0) & (behind <= (back if back >= 0 else len(order)))
+        whole.append(F.scaled_dot_product_attention(*part, seen, scale=options["scale"], enable_gqa=True))  # type: ignore[arg-type]
+    return torch.cat([part.transpose(0, 1) for part in whole])
 
 
-def test_varlen_packs_and_unpacks_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("scores", [PLAIN, Scores(window=20, scale=0.5)])
+def test_varlen_packs_and_unpacks_documents(monkeypatch: pytest.MonkeyPatch, scores: Scores) -> None:
     monkeypatch.setattr("tasks.trainer.model.kernels.varlen_attn", by_document)
     documents = packed()
     q, k, v = heads_of(documents)
-    wanted = sdpa_mask(documents)(q, k, v)
+    wanted = sdpa_mask(documents, scores=scores)(q, k, v)
     for bounds in (None, Bounds.of(documents.numpy())):
-        torch.testing.assert_close(varlen(documents, None, bounds)(q, k, v), wanted, atol=2e-6, rtol=1e-5)
+        torch.testing.assert_close(varlen(documents, None, bounds, scores)(q, k, v), wanted, atol=2e-6, rtol=1e-5)
 
 
 def test_varlen_refuses_partial_positions() -> None:
     with pytest.raises(InputError, match="whole sequences"):
         varlen(packed(), torch.arange(4))
+    with pytest.raises(InputError, match="no cap of scores"):
+        varlen(packed(), scores=Scores(cap=5.0))
+
+
+def one_by_one(documents: Tensor, q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
+    """Attention as its definition: a query, a key and a score at a time."""
+    out = torch.zeros_like(q)
+    for row, head, at in ((0, 0, 0), (0, 1, 203), (0, 2, 290), (1, 3, 5), (1, 0, 359)):
+        keys = [key for key in range(at + 1) if documents[row, key] == documents[row, at]]
+        keys = [key for key in keys if not scores.window or at - key < scores.window]
+        products = torch.stack([q[row, head, at] @ k[row, head // 2, key] for key in keys]) * scores.scale
+        capped = scores.cap * torch.tanh(products / scores.cap) if scores.cap else products
+        out[row, head, at] = capped.softmax(0) @ v[row, head // 2, keys]
+    return out
+
+
+@flex_warns
+@pytest.mark.parametrize("kernel", [sdpa_mask, flex])
+@pytest.mark.parametrize(
+    "scores", [Scores(20, 0.0, 0.5), Scores(0, 1.5, 0.5), Scores(150, 1.5, 0.7), Scores(1, 0.0, 1.0)]
+)
+@pytest.mark.parametrize("rows", [None, torch.cat((torch.arange(150), torch.arange(200, 360)))])
+def test_windows_and_capped_scores_follow_their_definition(kernel: Kernel, scores: Scores, rows: Tensor | None) -> None:
+    documents = packed()
+    q, k, v = heads_of(documents)
+    wanted = one_by_one(documents, q, k, v, scores)
+    own = torch.arange(360) if rows is None else rows
+    found = kernel(documents, rows, None, scores)(q[:, :, own], k, v)
+    for row, head, at in wanted.abs().sum(-1).nonzero().tolist():
+        place = int((own == at).nonzero())
+        torch.testing.assert_close(found[row, head, place], wanted[row, head, at], atol=2e-6, rtol=1e-5)
 
 
 @flex_warns

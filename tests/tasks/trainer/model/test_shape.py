@@ -116,7 +116,7 @@ def test_the_documented_table_matches_the_sizes() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"tie_embeddings": False}, {"head_width": 12, "qkv_bias": True, "qk_norm": True}]
+    "settings", [{}, {"tie_embeddings": False}, {"head_width": 12, "qkv_bias": True, "qk_norm": True}, {"gated": False}]
 )
 def test_flops_per_token_match_the_counter_of_torch_forward_and_backward(settings: dict[str, Any]) -> None:
     config, vocab, length = ModelConfig(layers=2, dim=32, heads=4, kv_heads=2, **settings), 96, 24
