@@ -135,7 +135,8 @@ class Trainer:
 
     def _observers(self) -> list[StepObserver]:
         """Returns the observers of a step in the order in which they are called."""
-        observers: list[StepObserver] = [SlowRanks(self.replica, self.integrity.names, self.faults), self.telemetry]
+        slow_ranks = SlowRanks(self.replica, self.integrity.names, self.faults)
+        observers: list[StepObserver] = [slow_ranks, self.telemetry, self.replica.loads]
         if self.run.heldout is None or not self.spec.heldout:
             return observers
         from tasks.trainer.data.heldout import read
@@ -206,6 +207,7 @@ class Trainer:
         else:
             saver.wait_for_copy()
             self.replica.optimizer.step(lr)
+            self.replica.loads.update()
             self.tokens += gradient.labels
         self.has_trained = not refused
         self.step += 1

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from tasks.trainer.config import Llama3Rope, ModelConfig, YarnRope
 from tasks.trainer.model.attention import Attend, Bounds, Kernel, document_positions, sdpa_mask
+from tasks.trainer.model.experts import Mixture
 from tasks.trainer.model.loss import count_labels, head_cross_entropy
 
 Recompute = Callable[..., Tensor]
@@ -94,6 +95,15 @@ class FeedForward(nn.Module):
         return out
 
 
+def feed_forward(config: ModelConfig) -> nn.Module:
+    """Returns the feed-forward part of a layer: SwiGLU, or a mixture of experts."""
+    if config.experts is None:
+        return FeedForward(config)
+    width = config.experts.shared_width
+    shared = FeedForward(config.model_copy(update={"ffn_width": width})) if width else None
+    return Mixture(config.dim, config.experts, shared)
+
+
 class TransformerBlock(nn.Module):
     """One layer: attention, then feed-forward, each on a normalized input and added to the residual stream."""
 
@@ -102,7 +112,7 @@ class TransformerBlock(nn.Module):
         self.attention_norm = RMSNorm(config.dim, config.norm_eps)
         self.attention = Attention(config)
         self.ffn_norm = RMSNorm(config.dim, config.norm_eps)
-        self.ffn = FeedForward(config)
+        self.ffn = feed_forward(config)
         self.recompute: Recompute | None = None
         """Calls the layer so that the backward pass recomputes activations; None: activations are stored."""
 
@@ -223,7 +233,7 @@ def initial_weight(config: ModelConfig, name: str, shape: torch.Size, seed: int)
         deviation = 0.02 if config.tie_embeddings else 1.0
     else:
         residual = name.endswith(("wo.weight", "w2.weight"))
-        deviation = shape[1] ** -0.5 / (math.sqrt(2 * config.layers) if residual else 1.0)
+        deviation = shape[-1] ** -0.5 / (math.sqrt(2 * config.layers) if residual else 1.0)
     return torch.empty(shape).normal_(0.0, deviation, generator=generator)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from tasks.trainer.checkpoints.checkpoint import Box
 from tasks.trainer.data.batches import Batch
+from tasks.trainer.model.experts import Loads
 from tasks.trainer.optim import AdamW, Muon
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.place import Layout
@@ -61,6 +62,8 @@ class Replica(Protocol):
     """The process group."""
     optimizer: AdamW | Muon
     """Of this rank's parameters."""
+    loads: Loads
+    """Of the experts in the last gradient."""
     numbers: range
     """The numbers of the microbatches of a step that this rank computes."""
     stop_requested: bool
