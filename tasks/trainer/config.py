@@ -97,9 +97,10 @@ class ExpertsConfig(Config):
     """Adds a bias to the scores of the router and to every matrix of an expert, as in gpt-oss."""
     clamp: float = Field(default=0.0, ge=0, exclude_if=lambda limit: limit == 0)
     """Above 0: the gated unit of gpt-oss, (up + 1) * gate * sigmoid(1.702 gate), with both clamped to this limit."""
-    balance: Literal["bias", "loss", "none"] = "bias"
-    """What equalizes the load of the experts. `bias`: a bias that only affects the choice, raised for experts with less
-    than the mean load of a step and lowered for others (arXiv 2408.15664). `loss`: a loss (arXiv 2101.03961)."""
+    balance: Literal["loss", "bias", "none"] = "loss"
+    """What equalizes the load of the experts. `loss`: a loss (arXiv 2101.03961). `bias`: a bias that only affects the
+    choice, raised for experts with less than the mean load of a step and lowered for others (arXiv 2408.15664); the
+    layout of Qwen 3 has none, so that such a model is not exported."""
     bias_rate: float = Field(default=1e-3, gt=0)
     """Of `bias`: change in a step."""
     loss_weight: float = Field(default=1e-2, ge=0)

@@ -28,14 +28,14 @@ from tasks.trainer.model.shape import ModelShape
 
 CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenizer_config.json"
 GENERATION_CONFIG = "generation_config.json"
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "olmo", "gpt2")
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "olmo", "gpt2")
 """Supported values of `model_type`."""
 QWEN3_HEAD = 128
 """`head_dim` of a Qwen 3 whose `config.json` does not have the field."""
 LLAMA_SETTINGS = frozenset(
     (
         *("layers", "dim", "heads", "head_width", "kv_heads", "ffn_multiple", "ffn_width", "rope_theta"),
-        *("rope_scaling", "tie_embeddings", "vocab_rows", "norm_eps", "qkv_bias", "qk_norm"),
+        *("rope_scaling", "tie_embeddings", "vocab_rows", "norm_eps", "qkv_bias", "qk_norm", "experts"),
     )
 )
 """Settings of `[train.model]` that the layout of Llama or of Qwen can represent."""
@@ -59,6 +59,10 @@ _IN_LAYER = {
     "ffn.w1.weight": "mlp.gate_proj.weight",
     "ffn.w2.weight": "mlp.down_proj.weight",
     "ffn.w3.weight": "mlp.up_proj.weight",
+    "ffn.router.weight": "mlp.gate.weight",
+    "ffn.experts.w1.weight": "mlp.experts.{}.gate_proj.weight",
+    "ffn.experts.w2.weight": "mlp.experts.{}.down_proj.weight",
+    "ffn.experts.w3.weight": "mlp.experts.{}.up_proj.weight",
 }
 _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 """Tokens that `config.json` and `generation_config.json` name."""
@@ -73,6 +77,8 @@ ROLES = ("system", "user", "assistant")
 def llama_name(name: str) -> str:
     """Returns the name in the Llama layout of a weight of ours; raises KeyError if the layout has none.
 
+    In that of the matrices of experts `{}` stands for the number of the expert, which is the first index of ours.
+
     >>> llama_name("layers.3.ffn.w1.weight")
     'model.layers.3.mlp.gate_proj.weight'
     """
@@ -84,7 +90,7 @@ def llama_name(name: str) -> str:
 def llama_config(
     model: ModelConfig, vocab_size: int, seq_len: int, eos_id: int, dtype: str = "float32"
 ) -> dict[str, Any]:
-    """Returns the content of `config.json`, of Llama, Qwen 2 (with biases) or Qwen 3 (with norms of heads).
+    """Returns the content of `config.json`, of Llama, Qwen 2 (biases), Qwen 3 (norms of heads) or Qwen 3 MoE (experts).
 
     Args:
         model: shape of the model.
@@ -106,6 +112,8 @@ def llama_config(
                 f"the Llama layout cannot represent [train.model] {name} = {getattr(model, name)}",
                 "export a model that was trained without it",
             )
+    if model.experts:
+        return _moe_config(model, vocab_size, seq_len, eos_id, dtype)
     scaling = model.rope_scaling
     kind = "qwen2" if model.qkv_bias else "qwen3" if model.qk_norm else "llama"
     # Qwen 2 always has these biases, and a field that says so would say that all matrices of attention have one.
@@ -133,6 +141,31 @@ def llama_config(
         "bos_token_id": eos_id,
         "eos_token_id": eos_id,
         "torch_dtype": dtype,
+    }
+
+
+def _moe_config(model: ModelConfig, vocab_size: int, seq_len: int, eos_id: int, dtype: str) -> dict[str, Any]:
+    """Returns the content of `config.json` of Qwen 3 MoE; raises InputError as `llama_config`."""
+    experts = model.experts
+    assert experts is not None
+    of_layout = {"shared_width": 0, "router": "softmax", "bias": False, "clamp": 0.0}
+    others = [name for name, value in of_layout.items() if getattr(experts, name) != value]
+    others += ["balance"] if experts.balance == "bias" else []
+    if others or not model.qk_norm:
+        what = f"experts.{others[0]} = {getattr(experts, others[0])}" if others else "experts without qk_norm"
+        raise InputError(
+            f"the layout of Qwen 3 MoE cannot represent [train.model] {what}", "export a model that was trained without it"
+        )
+    dense = model.model_copy(update={"experts": None})
+    return llama_config(dense, vocab_size, seq_len, eos_id, dtype) | {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "moe_intermediate_size": experts.width,
+        "num_experts": experts.count,
+        "num_experts_per_tok": experts.per_token,
+        "norm_topk_prob": experts.normalize,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
     }
 
 
@@ -378,6 +411,10 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
             f"supported are: {', '.join(FAMILIES)}",
         )
     heads, dim = config["num_attention_heads"], config["hidden_size"]
+    mixture = {}
+    if kind == "qwen3_moe":
+        mixture = {"experts": config.get("num_local_experts") or config["num_experts"], "active_experts": config["num_experts_per_tok"]}
+        mixture["expert_dim"] = config["moe_intermediate_size"]
     return ModelShape(
         layers=config["num_hidden_layers"],
         dim=dim,
@@ -388,6 +425,7 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
         vocab_size=config["vocab_size"],
         tied=bool(config.get("tie_word_embeddings", False)),
         qkv_biases=kind == "qwen2",
-        qk_norm=kind == "qwen3",
+        qk_norm=kind in ("qwen3", "qwen3_moe"),
+        **mixture,
         norm_vectors=0 if kind == "olmo" else 1,
     )

@@ -30,7 +30,16 @@ from tasks.trainer.interchange.huggingface import (
     listed_ids,
     llama_name,
 )
-from tasks.trainer.interchange.weights import DTYPES, INDEX, WEIGHTS, StoredTensor, check_finite, pieces_of, tensors_in
+from tasks.trainer.interchange.weights import (
+    DTYPES,
+    INDEX,
+    WEIGHTS,
+    StackedTensor,
+    StoredTensor,
+    check_finite,
+    pieces_of,
+    tensors_in,
+)
 
 SOURCE_FILES = (
     *(CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG, CHAT_TEMPLATE),
@@ -44,6 +53,7 @@ ARCHITECTURES = {
     "MistralForCausalLM": "mistral",
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
+    "Qwen3MoeForCausalLM": "qwen3_moe",
 }
 """Supported architectures, each with its `model_type`."""
 
@@ -53,6 +63,8 @@ _FIXED: dict[str, tuple[Any, str]] = {
     "attention_bias": (False, _OTHER_MODEL),
     "mlp_bias": (False, _OTHER_MODEL),
     "partial_rotary_factor": (1.0, _OTHER_MODEL),
+    "decoder_sparse_step": (1, _OTHER_MODEL),
+    "mlp_only_layers": ([], _OTHER_MODEL),
     "quantization_config": (None, "import the weights that were quantized, or dequantize them and save them in bf16"),
     "auto_map": (None, "import a model that needs no code of its own"),
 }
@@ -171,7 +183,7 @@ def _check_attention(path: Path, content: Mapping[str, Any], context: int) -> No
 def _window(content: Mapping[str, Any]) -> int | None:
     """Returns the number of positions that some layer attends to; None: all of them."""
     kind = content["model_type"]
-    if kind not in ("qwen2", "qwen3"):
+    if kind not in ("qwen2", "qwen3", "qwen3_moe"):
         window: int | None = content.get("sliding_window", _WINDOW if kind == "mistral" else None)
         return window
     # The first layers of a Qwen have no window, and it must be enabled.
@@ -193,7 +205,8 @@ def _shape(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
         "heads": heads,
         "head_width": head_dim if head_dim * heads != dim else 0,
         "qkv_bias": kind == "qwen2",
-        "qk_norm": kind == "qwen3",
+        "qk_norm": kind in ("qwen3", "qwen3_moe"),
+        "experts": _experts(content) if kind == "qwen3_moe" else None,
         "kv_heads": kv_heads or content.get("num_key_value_heads") or heads,
         "rope_theta": rope.get("rope_theta") or content.get("rope_theta") or 10_000.0,
         "rope_scaling": _scaling(path, rope),
@@ -202,6 +215,16 @@ def _shape(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
         "ffn_multiple": width / dim,
     }
     return shape if ModelConfig.model_validate(shape).ffn_dim == width else {**shape, "ffn_width": width}
+
+
+def _experts(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of an ExpertsConfig."""
+    return {
+        "count": content.get("num_local_experts") or content["num_experts"],
+        "per_token": content["num_experts_per_tok"],
+        "width": content["moe_intermediate_size"],
+        "normalize": bool(content.get("norm_topk_prob", False)),
+    }
 
 
 def _scaling(path: Path, rope: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -274,20 +297,38 @@ def read_tensors(folder: Path, model: FolderModel) -> dict[str, StoredTensor]:
                 raise InputError(f"{path} and {found[name].path.name} both have {name}", "download the folder again")
             found[name] = tensor
     expected = tensor_shapes(model.shape, model.vocab_size)
-    ours = {llama_name(name): name for name in expected}
+    ours = {one: (name, shape) for name, whole in expected.items() for one, shape in _theirs(name, whole).items()}
     found = {name: tensor for name, tensor in found.items() if not _NOT_WEIGHTS.fullmatch(name)}
     if model.shape.tie_embeddings and _EMBEDDING in found and _HEAD in found:
         _check_tied(found[_EMBEDDING], found.pop(_HEAD))
     _check_names(folder, ours.keys() - found.keys(), found.keys() - ours.keys())
     for name, tensor in found.items():
-        if tensor.shape != expected[ours[name]]:
-            shapes = f"the shape {list(tensor.shape)}, and {CONFIG} gives {list(expected[ours[name]])}"
+        if tensor.shape != ours[name][1]:
+            shapes = f"the shape {list(tensor.shape)}, and {CONFIG} gives {list(ours[name][1])}"
             raise InputError(f"{tensor.path}: {name} has {shapes}", "download the folder again")
         if tensor.dtype not in DTYPES:
             remedy = f"save the model in one of {', '.join(DTYPES)}"
             raise InputError(f"{tensor.path}: {name} has the dtype {tensor.dtype}", remedy)
     check_finite(found.values())
-    return {ours[name]: found[name] for name in sorted(found, key=lambda name: ours[name])}
+    return {name: _stacked(name, expected[name], found) for name in sorted(expected)}
+
+
+def _theirs(name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of the tensors of a folder that are a weight of ours: itself, or a matrix per expert."""
+    theirs = llama_name(name)
+    return {theirs.format(number): shape[1:] for number in range(shape[0])} if "{}" in theirs else {theirs: shape}
+
+
+def _stacked(name: str, shape: tuple[int, ...], found: Mapping[str, StoredTensor]) -> StoredTensor:
+    """Returns a weight of ours; raises InputError if its parts have different dtypes."""
+    first, *others = parts = [found[one] for one in _theirs(name, shape)]
+    if "{}" not in llama_name(name):
+        return first
+    for other in others:
+        if other.dtype != first.dtype:
+            dtypes = f"{other.dtype}, and {first.name} has {first.dtype}"
+            raise InputError(f"{other.path}: {other.name} has {dtypes}", "save all experts in one dtype")
+    return StackedTensor(first.path, first.name, first.dtype, shape, first.begin, tuple(parts))
 
 
 def _check_names(folder: Path, missing: set[str], surplus: set[str]) -> None:
@@ -324,10 +365,12 @@ def tensor_shapes(model: ModelConfig, vocab_size: int) -> dict[str, tuple[int, .
         "attention.wv.weight": (keys, dim),
         "attention.wo.weight": (dim, queries),
         "ffn_norm.weight": (dim,),
-        "ffn.w1.weight": (width, dim),
-        "ffn.w2.weight": (dim, width),
-        "ffn.w3.weight": (width, dim),
+        **({} if model.experts else _swiglu_shapes("ffn", dim, width)),
     }
+    if experts := model.experts:
+        in_layer |= {"ffn.router.weight": (experts.count, dim)}
+        stacks = _swiglu_shapes("ffn.experts", dim, experts.width)
+        in_layer |= {name: (experts.count, *shape) for name, shape in stacks.items()}
     if model.qkv_bias:
         in_layer |= {"attention.wq.bias": (queries,), "attention.wk.bias": (keys,), "attention.wv.bias": (keys,)}
     if model.qk_norm:
@@ -338,6 +381,11 @@ def tensor_shapes(model: ModelConfig, vocab_size: int) -> dict[str, tuple[int, .
     for layer in range(model.layers):
         shapes |= {f"layers.{layer}.{name}": shape for name, shape in in_layer.items()}
     return shapes
+
+
+def _swiglu_shapes(where: str, dim: int, width: int) -> dict[str, tuple[int, ...]]:
+    shapes = {"w1": (width, dim), "w2": (dim, width), "w3": (width, dim)}
+    return {f"{where}.{name}.weight": shape for name, shape in shapes.items()}
 
 
 def read_ends(folder: Path) -> list[int]:

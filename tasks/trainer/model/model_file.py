@@ -23,6 +23,8 @@ from tasks.trainer.interchange.weights import check_finite, tensors_in
 from tasks.trainer.model.shape import ModelShape
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from tasks.trainer.model.transformer import Transformer
 
 FILE = "model.json"
@@ -76,13 +78,26 @@ def load_model(description: Path, weights: Path) -> "tuple[Transformer, dict[str
     try:
         content = json.loads(description.read_text())
         model = Transformer(ModelConfig.model_validate(content["model"]), content["vocab_size"])
-        names = {llama_name(name): name for name in model.state_dict()}
-        model.load_state_dict({names.get(name, name): weight for name, weight in load_file(weights).items()})
+        model.load_state_dict(_in_our_layout(load_file(weights), model.state_dict()))
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         cause = f"{weights} and {description} do not match ({' '.join(str(error).split())})"
         raise InputError(cause, f"{MODEL} and {FILE} must come from the same checkpoint artifact") from None
     check_finite(tensor for _, tensor in tensors_in(weights))
     return model.eval(), content
+
+
+def _in_our_layout(found: "dict[str, Tensor]", state: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
+    """Returns tensors under the names of `state`, if they have those of the Llama layout; raises KeyError for one."""
+    import torch
+
+    if not found.keys().isdisjoint(state):
+        return found
+    ours, found = {}, dict(found)
+    for name, weight in state.items():
+        theirs = llama_name(name)
+        parts = [found.pop(theirs.format(number)) for number in range(len(weight) if "{}" in theirs else 1)]
+        ours[name] = torch.stack(parts) if "{}" in theirs else parts[0]
+    return ours | found
 
 
 def last_weights(checkpoint: Artifact, setting: str, step: int | None = None) -> tuple[dict[str, Any], InitialSpec]:

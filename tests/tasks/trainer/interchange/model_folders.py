@@ -16,6 +16,7 @@ CLASSES = {
     family: (f"{family.capitalize()}Config", f"{family.capitalize()}ForCausalLM")
     for family in ("llama", "mistral", "qwen2", "qwen3")
 }
+CLASSES["qwen3_moe"] = ("Qwen3MoeConfig", "Qwen3MoeForCausalLM")
 SMALL = {
     "hidden_size": 32,
     "intermediate_size": 96,

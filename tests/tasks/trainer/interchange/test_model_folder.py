@@ -27,6 +27,7 @@ CACHED = 20
 """Tokens of a greedy text that are also compared with generation by a cache of keys and values."""
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+MIXTURE = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": 16, "norm_topk_prob": True}
 MODELS: dict[str, dict[str, Any]] = {
     "llama": {},
     "tied": {"tie_word_embeddings": True, "num_key_value_heads": 1},
@@ -50,6 +51,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "qwen2, yarn": {"family": "qwen2", "rope_parameters": {**YARN, "rope_theta": 1e6}, "dtype": torch.bfloat16},
     "qwen3": {"family": "qwen3", "head_dim": 16, "rms_norm_eps": 1e-3},
     "qwen3, tied, padded": {"family": "qwen3", "head_dim": 24, "tie_word_embeddings": True, "vocab_size": 320},
+    "qwen3_moe": {"family": "qwen3_moe", **MIXTURE},
+    "qwen3_moe, files, bf16": {"family": "qwen3_moe", "dtype": torch.bfloat16, "shard_size": "20KB", **MIXTURE},
     "bf16": {"dtype": torch.bfloat16},
     "fp16": {"dtype": torch.float16},
 }
