@@ -134,8 +134,8 @@ class Mixture(nn.Module):
         order = chosen.argsort(stable=True)
         inverse = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
         rows = flat[:, None].expand(-1, active, -1).flatten(0, 1)
-        computed = self.compute(_Permuted.apply(rows, order, inverse), counts)  # type: ignore[no-untyped-call]
-        by_token = _Permuted.apply(computed, inverse, order).unflatten(0, (-1, active))  # type: ignore[no-untyped-call]
+        computed = self.compute(Permuted.apply(rows, order, inverse), counts)  # type: ignore[no-untyped-call]
+        by_token = Permuted.apply(computed, inverse, order).unflatten(0, (-1, active))  # type: ignore[no-untyped-call]
         out = (by_token * routing.weights.to(by_token.dtype)[..., None]).sum(dim=1)
         if self.shared is not None:
             out = out + self.shared(flat)
@@ -179,7 +179,7 @@ def grouped_product(rows: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
     return torch.cat([F.linear(part, matrix) for part, matrix in parts])
 
 
-class _Permuted(torch.autograd.Function):
+class Permuted(torch.autograd.Function):
     """x[order]; its gradient is permuted by `inverse`, where that of indexing would add rows in any order."""
 
     @staticmethod
@@ -277,3 +277,8 @@ def _mixtures(layers: Iterable[tuple[str, nn.Module]]) -> Iterable[tuple[str, Mi
         part = getattr(layer, "ffn", None)
         if isinstance(part, Mixture):
             yield name, part
+
+
+def choice_biases(model: nn.Module) -> Iterable[tuple[str, Tensor]]:
+    """Returns the biases of the choice of experts by name, which are no parameters."""
+    return ((name, buffer) for name, buffer in model.named_buffers() if name.endswith(".choice_bias"))
