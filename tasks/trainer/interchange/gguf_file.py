@@ -105,6 +105,8 @@ def pre_tokenizer_name(tokenizer: dict[str, Any]) -> str:
 
 
 def _check(config: dict[str, Any]) -> None:
+    if config["model_type"] == "qwen3_moe":
+        raise InputError("[train.model.experts] are not written to GGUF", "export to huggingface")
     scaling = config["rope_scaling"]
     if scaling and scaling["rope_type"] != "linear":
         raise InputError(
