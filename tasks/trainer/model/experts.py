@@ -130,7 +130,7 @@ class Mixture(nn.Module):
         flat = x.flatten(0, -2)
         routing = self.router(flat)
         active, chosen = self.config.per_token, routing.choice.flatten()
-        counts = torch.bincount(chosen, minlength=self.config.count)
+        counts = chosen.new_zeros(self.config.count).scatter_add_(0, chosen, torch.ones_like(chosen))
         order = chosen.argsort(stable=True)
         inverse = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
         rows = flat[:, None].expand(-1, active, -1).flatten(0, 1)

@@ -42,7 +42,7 @@ class Exchange:
         sent = counts.unflatten(0, (self._group.size(), -1))
         received = torch.empty_like(sent)
         dist.all_to_all_single(received, sent, group=self._group)
-        there, here = torch.stack((sent.sum(dim=1), received.sum(dim=1))).tolist()
+        there, here = rows_of_ranks(sent, received)
         arrived = _AllToAll.apply(rows, there, here, self._group)  # type: ignore[no-untyped-call]
         # They arrive by rank, and within a rank by expert.
         expert = torch.arange(received.shape[1], device=counts.device).repeat(len(received))
@@ -52,6 +52,12 @@ class Exchange:
         by_rank = Permuted.apply(computed, inverse, order)  # type: ignore[no-untyped-call]
         back: Tensor = _AllToAll.apply(by_rank, here, there, self._group)  # type: ignore[no-untyped-call]
         return back
+
+
+def rows_of_ranks(sent: Tensor, received: Tensor) -> tuple[list[int], list[int]]:
+    """Returns the numbers of rows to and from each rank, of counts [ranks, experts]; waits for the device once."""
+    there, here = torch.stack((sent.sum(dim=1), received.sum(dim=1))).tolist()
+    return there, here
 
 
 class _AllToAll(torch.autograd.Function):

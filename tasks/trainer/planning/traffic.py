@@ -13,7 +13,8 @@ has
               all_reduce      w dim      per norm, as often as the state's reduce_scatter; and m x 2 per chunk of logits
     context   all_gather      keys or values of all positions, m x 2 n; with recomputation 4 n
               reduce_scatter  the same, m x 2 n
-    expert    all_to_all      w k positions x dim for k experts of a token, m x 4 n; with recomputation 6 n
+    expert    all_to_all      w k positions x dim for k experts of a token, m x 4 n; with recomputation 6 n; and the
+                              number of rows of each expert, m x n; with recomputation 2 n
     pipeline  send            h / tensor, m forward unless last, m backward unless first, per chunk of layers
 
 FSDP gathers and sums the experts over the state / expert ranks that have the same ones, and
@@ -217,6 +218,7 @@ def _of_experts(
     layers = sum(map(len, chunks_of_rank(shape.layers, layout, stage)))
     rows = run.microbatch * seq_len / layout.context * shape.active_experts
     yield "expert", "all_to_all", m * layers * (4 if layout.recompute == "none" else 6), width * rows * shape.dim
+    yield "expert", "all_to_all", m * layers * (1 if layout.recompute == "none" else 2), 8.0 * shape.experts
     if layout.expert == 1:  # they are gathered with the layers
         return
     held = shape.expert_matrices / layout.expert
