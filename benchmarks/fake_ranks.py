@@ -175,7 +175,7 @@ def _kernels_of_a_gpu(rows: list[int]) -> Iterator[None]:
         stack.enter_context(mock.patch("tasks.trainer.parallel.apply.best_kernel", return_value=varlen))
         stack.enter_context(mock.patch("tasks.trainer.model.transformer.F.rms_norm", fused))
         stack.enter_context(mock.patch("tasks.trainer.model.experts.grouped_product", _grouped))
-        stack.enter_context(mock.patch("tasks.trainer.parallel.experts.rows_of_ranks", lambda *_: (rows, rows)))
+        stack.enter_context(mock.patch("tasks.trainer.parallel.experts.rows_of_ranks", return_value=(rows, rows)))
         stack.enter_context(mock.patch.dict(LOSS_ROWS, cpu=LOSS_ROWS["cuda"]))
         yield
 

@@ -55,6 +55,7 @@ from tasks.trainer.interchange.huggingface import (
     adapter_name,
     llama_name,
     small_files,
+    weight_names,
 )
 from tasks.trainer.interchange.weights import TORCH_NAMES, copy_renamed, export_weights
 from tasks.trainer.model.model_file import last_weights
@@ -261,6 +262,7 @@ class ModelExport:
         is_adapter: whether the weights are only adapters.
         dtypes: dtype of the tensors that are not exported in fp32.
         base: of adapters, a model that nothing outside the store has; it is written to the folder BASE.
+        rename: maps the names of weights to those in the folder.
     """
 
     artifact: Artifact
@@ -269,6 +271,7 @@ class ModelExport:
     is_adapter: bool = False
     dtypes: Mapping[str, str] = field(default_factory=dict)
     base: "ModelExport | None" = None
+    rename: Callable[[str], str] = llama_name
 
     def write(self, folder: Path) -> None:
         """Writes files and weights into a folder."""
@@ -279,7 +282,7 @@ class ModelExport:
                 with (folder / ADAPTER_WEIGHTS).open("wb") as target:
                     copy_renamed(source, target, adapter_name)
             else:
-                export_weights(source, folder, llama_name, self.dtypes)
+                export_weights(source, folder, self.rename, self.dtypes)
         if self.base:
             (folder / BASE).mkdir()
             self.base.write(folder / BASE)
@@ -305,7 +308,8 @@ def tuned_model(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> ModelExp
     files = _tuned_files(model)
     files[CARD] = tuned_card(artifacts, takedowns).encode()
     open_weights = partial(Path(initial.file).open, "rb")
-    return ModelExport(model, files, cast(Callable[[], BinaryIO], open_weights))
+    rename = weight_names(json.loads(model.read("model.json"))["model"])
+    return ModelExport(model, files, cast(Callable[[], BinaryIO], open_weights), rename=rename)
 
 
 def adapters(artifacts: Artifacts, takedowns: Sequence[Artifact], out: Path) -> ModelExport:
@@ -404,7 +408,7 @@ def _trained_model(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> Model
     files = small_files(model_json, tokenizer, source=source_files(checkpoint))
     files[CARD] = card(artifacts, takedowns).encode()
     open_weights = partial(checkpoint.open, weights_file(checkpoint))
-    return ModelExport(checkpoint, files, open_weights, dtypes=dtypes)
+    return ModelExport(checkpoint, files, open_weights, dtypes=dtypes, rename=weight_names(model_json["model"]))
 
 
 def _dtypes_before_import(checkpoint: Artifact) -> dict[str, str]:

@@ -78,7 +78,7 @@ class YarnRope(Config):
 
 
 class ExpertsConfig(Config):
-    """A mixture of experts in place of the SwiGLU of every layer; no token is dropped (`tasks.trainer.model.experts`)."""
+    """Experts in place of the SwiGLU of every layer; no token is dropped (`tasks.trainer.model.experts`)."""
 
     count: int = Field(ge=2)
     """Experts of a layer."""
@@ -89,8 +89,8 @@ class ExpertsConfig(Config):
     shared_width: int = Field(default=0, ge=0)
     """Inner width of a SwiGLU that computes every token in addition; 0: none."""
     router: Literal["softmax", "chosen", "sigmoid"] = "softmax"
-    """Weights of the chosen experts: shares of a softmax over all experts (Qwen 3, Mixtral), of one over the chosen ones
-    (gpt-oss), or the sigmoid of each score (DeepSeek-V3)."""
+    """Weights of the chosen experts: shares of a softmax over all experts (Qwen 3, Mixtral), of one over the chosen
+    ones (gpt-oss), or the sigmoid of each score (DeepSeek-V3)."""
     normalize: bool = True
     """Whether the weights of a token are divided by their sum; those of `chosen` always sum to 1."""
     bias: bool = Field(default=False, exclude_if=lambda biases: not biases)
@@ -99,8 +99,8 @@ class ExpertsConfig(Config):
     """Above 0: the gated unit of gpt-oss, (up + 1) * gate * sigmoid(1.702 gate), with both clamped to this limit."""
     balance: Literal["loss", "bias", "none"] = "loss"
     """What equalizes the load of the experts. `loss`: a loss (arXiv 2101.03961). `bias`: a bias that only affects the
-    choice, raised for experts with less than the mean load of a step and lowered for others (arXiv 2408.15664); the
-    layout of Qwen 3 has none, so that such a model is not exported."""
+    choice, raised for experts with less than the mean load of a step and lowered for others (arXiv 2408.15664); no
+    layout of an export has it."""
     bias_rate: float = Field(default=1e-3, gt=0)
     """Of `bias`: change in a step."""
     loss_weight: float = Field(default=1e-2, ge=0)

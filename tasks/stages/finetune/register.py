@@ -16,7 +16,7 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.tokens.exposure import origin_refs, source_files
 from tasks.stages.finetune import COMPARISON, TunedConfig
-from tasks.trainer.interchange.huggingface import llama_name, small_files
+from tasks.trainer.interchange.huggingface import small_files, weight_names
 from tasks.trainer.interchange.weights import WEIGHTS, copy_renamed
 from tasks.trainer.model.model_file import last_weights
 
@@ -37,7 +37,7 @@ def run(config: TunedConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     if FOLDER not in output.committed:
         with output.part(FOLDER, conserved=False) as part:
             with Path(initial.file).open("rb") as source, part.file(f"{FOLDER}/{WEIGHTS}") as target:
-                copy_renamed(source, target, llama_name)
+                copy_renamed(source, target, weight_names(described["model"]))
             for name, content in files.items():
                 part.write(f"{FOLDER}/{name}", content)
     name = config.model or f"{output.address.name.partition('/')[0]}-tuned"

@@ -8,7 +8,8 @@ in training. Only a model that becomes the challenger is registered.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,8 +24,8 @@ from tasks.stages.registry import MergeConfig
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.config import OptimConfig
 from tasks.trainer.continual import STABLE
-from tasks.trainer.interchange.huggingface import llama_name
-from tasks.trainer.interchange.weights import FRAMEWORK, StoredTensor, pieces_of, tensors_in, write_file
+from tasks.trainer.interchange.huggingface import weight_names
+from tasks.trainer.interchange.weights import FRAMEWORK, StoredTensor, pieces_of, renamed, tensors_in, write_file
 
 VERSION = 1
 _FOLDER = "model/"
@@ -40,7 +41,7 @@ def run(config: MergeConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     if "model" not in output.committed:
         with output.part("model", conserved=False) as part:
             with part.file(f"{_FOLDER}{MODEL}") as target:
-                write_mean(files, target)
+                write_mean(files, target, weight_names(json.loads(checkpoint.read("model.json"))["model"]))
             for path in copied:
                 with part.file(path) as target:
                     target.write(model.read(path))
@@ -70,13 +71,14 @@ def merged_steps(checkpoint: Artifact, last: int) -> list[int]:
     return steps[-last:]
 
 
-def write_mean(files: Sequence[Path], target: BinaryIO) -> None:
-    """Writes the mean of the weights in safetensors files with the same tensors, in fp32, under their Llama names.
+def write_mean(files: Sequence[Path], target: BinaryIO, rename: Callable[[str], str]) -> None:
+    """Writes the mean of the weights in safetensors files with the same tensors, in fp32, under the names of a layout.
 
     A mean is computed in float64, a piece of a tensor at a time.
     """
     models = [dict(tensors_in(file)) for file in files]
-    sizes = ((llama_name(name), "F32", tensor.shape, 4 * tensor.size) for name, tensor in models[0].items())
+    parts = (part for name, tensor in models[0].items() for part in renamed(rename(name), tensor.shape))
+    sizes = ((name, "F32", shape, 4 * math.prod(shape)) for name, shape in parts)
     means = (piece for name in models[0] for piece in _mean([model[name] for model in models]))
     write_file(target, sizes, means, FRAMEWORK)
 

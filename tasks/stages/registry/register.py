@@ -15,7 +15,7 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.exposure import origin_ref
 from tasks.stages.registry import RegisterConfig
-from tasks.trainer.interchange.huggingface import llama_name, small_files
+from tasks.trainer.interchange.huggingface import small_files, weight_names
 from tasks.trainer.interchange.weights import copy_renamed
 
 VERSION = 2
@@ -31,7 +31,7 @@ def run(config: RegisterConfig, inputs: Inputs, output: Output, engine: Engine) 
     files["model.json"] = description
     with output.part("model", conserved=False) as part:
         with checkpoint.open(f"{last}/model.safetensors") as source, part.file("model/model.safetensors") as target:
-            copy_renamed(source, target, llama_name)
+            copy_renamed(source, target, weight_names(json.loads(description)["model"]))
         for name, content in files.items():
             part.write(f"model/{name}", content)
         part.write("model/lineage.json", canonical_json(_lineage(inputs, last, scores)).encode())

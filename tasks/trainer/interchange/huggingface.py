@@ -13,7 +13,8 @@ template if it used another one, and adds to `generation_config.json` the tokens
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from tasks.trainer.model.shape import ModelShape
 
 CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenizer_config.json"
 GENERATION_CONFIG = "generation_config.json"
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "olmo", "gpt2")
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "mixtral", "olmo", "gpt2")
 """Supported values of `model_type`."""
 QWEN3_HEAD = 128
 """`head_dim` of a Qwen 3 whose `config.json` does not have the field."""
@@ -64,6 +65,11 @@ _IN_LAYER = {
     "ffn.experts.w2.weight": "mlp.experts.{}.down_proj.weight",
     "ffn.experts.w3.weight": "mlp.experts.{}.up_proj.weight",
 }
+_IN_MIXTRAL = {
+    "ffn.router.weight": "block_sparse_moe.gate.weight",
+    **{f"ffn.experts.{name}.weight": f"block_sparse_moe.experts.{{}}.{name}.weight" for name in ("w1", "w2", "w3")},
+}
+"""Names that differ in the layout of Mixtral, of models with experts and without norms of heads."""
 _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 """Tokens that `config.json` and `generation_config.json` name."""
 STOP = "stop_ids"
@@ -74,7 +80,13 @@ _ADAPTER_NAME = re.compile(r"(.+)\.lora_([ab])")
 ROLES = ("system", "user", "assistant")
 
 
-def llama_name(name: str) -> str:
+def weight_names(model: Mapping[str, Any]) -> Callable[[str], str]:
+    """Returns `llama_name` for the layout of a model, given as in `model.json`."""
+    config = ModelConfig.model_validate(model)
+    return partial(llama_name, mixtral=config.experts is not None and not config.qk_norm)
+
+
+def llama_name(name: str, *, mixtral: bool = False) -> str:
     """Returns the name in the Llama layout of a weight of ours; raises KeyError if the layout has none.
 
     In that of the matrices of experts `{}` stands for the number of the expert, which is the first index of ours.
@@ -83,7 +95,8 @@ def llama_name(name: str) -> str:
     'model.layers.3.mlp.gate_proj.weight'
     """
     if match := re.fullmatch(r"layers\.(\d+)\.(.+)", name):
-        return f"model.layers.{match[1]}.{_IN_LAYER[match[2]]}"
+        names = _IN_LAYER | _IN_MIXTRAL if mixtral else _IN_LAYER
+        return f"model.layers.{match[1]}.{names[match[2]]}"
     return _NAMES[name]
 
 
@@ -145,19 +158,30 @@ def llama_config(
 
 
 def _moe_config(model: ModelConfig, vocab_size: int, seq_len: int, eos_id: int, dtype: str) -> dict[str, Any]:
-    """Returns the content of `config.json` of Qwen 3 MoE; raises InputError as `llama_config`."""
+    """Returns the content of `config.json` of Qwen 3 MoE or Mixtral; raises InputError as `llama_config`."""
     experts = model.experts
     assert experts is not None
     of_layout = {"shared_width": 0, "router": "softmax", "bias": False, "clamp": 0.0}
     others = [name for name, value in of_layout.items() if getattr(experts, name) != value]
     others += ["balance"] if experts.balance == "bias" else []
-    if others or not model.qk_norm:
-        what = f"experts.{others[0]} = {getattr(experts, others[0])}" if others else "experts without qk_norm"
+    others += ["normalize"] if not (experts.normalize or model.qk_norm) else []
+    if others or model.qkv_bias:
+        what = f"experts.{others[0]} = {getattr(experts, others[0])}" if others else "experts with qkv_bias"
         raise InputError(
-            f"the layout of Qwen 3 MoE cannot represent [train.model] {what}", "export a model that was trained without it"
+            f"no layout represents [train.model] {what} (Qwen 3 MoE with qk_norm, Mixtral without)",
+            "export a model that was trained without it",
         )
-    dense = model.model_copy(update={"experts": None})
-    return llama_config(dense, vocab_size, seq_len, eos_id, dtype) | {
+    dense = llama_config(model.model_copy(update={"experts": None}), vocab_size, seq_len, eos_id, dtype)
+    if not model.qk_norm:
+        return {name: value for name, value in dense.items() if name not in ("mlp_bias", "attention_bias")} | {
+            "architectures": ["MixtralForCausalLM"],
+            "model_type": "mixtral",
+            "intermediate_size": experts.width,
+            "num_local_experts": experts.count,
+            "num_experts_per_tok": experts.per_token,
+            "sliding_window": None,
+        }
+    return dense | {
         "architectures": ["Qwen3MoeForCausalLM"],
         "model_type": "qwen3_moe",
         "moe_intermediate_size": experts.width,
@@ -412,9 +436,12 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
         )
     heads, dim = config["num_attention_heads"], config["hidden_size"]
     mixture = {}
-    if kind == "qwen3_moe":
-        mixture = {"experts": config.get("num_local_experts") or config["num_experts"], "active_experts": config["num_experts_per_tok"]}
-        mixture["expert_dim"] = config["moe_intermediate_size"]
+    if kind in ("qwen3_moe", "mixtral"):
+        mixture = {
+            "experts": config.get("num_local_experts") or config["num_experts"],
+            "active_experts": config["num_experts_per_tok"],
+            "expert_dim": config["moe_intermediate_size" if kind == "qwen3_moe" else "intermediate_size"],
+        }
     return ModelShape(
         layers=config["num_hidden_layers"],
         dim=dim,

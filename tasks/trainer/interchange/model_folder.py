@@ -8,7 +8,7 @@ Reads `config.json`, the safetensors files (`model.safetensors`, or those of `mo
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from tasks.trainer.interchange.huggingface import (
     TOKENIZER,
     TOKENIZER_CONFIG,
     listed_ids,
-    llama_name,
+    weight_names,
 )
 from tasks.trainer.interchange.weights import (
     DTYPES,
@@ -38,6 +38,7 @@ from tasks.trainer.interchange.weights import (
     StoredTensor,
     check_finite,
     pieces_of,
+    renamed,
     tensors_in,
 )
 
@@ -54,6 +55,7 @@ ARCHITECTURES = {
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
     "Qwen3MoeForCausalLM": "qwen3_moe",
+    "MixtralForCausalLM": "mixtral",
 }
 """Supported architectures, each with its `model_type`."""
 
@@ -163,6 +165,9 @@ def _refusal(path: Path, field: str, value: Any, remedy: str) -> InputError:
 def _check_architecture(path: Path, content: Mapping[str, Any]) -> None:
     names, kind = content.get("architectures"), content.get("model_type")
     name = next((name for name in ARCHITECTURES if names == [name]), "")
+    if names == ["GptOssForCausalLM"]:
+        lacks = "attention sinks, the sliding window of every second layer, and the bias of the attention's output"
+        raise _refusal(path, "architectures", names, f"Sluice has its experts, but neither {lacks}; {_OTHER_MODEL}")
     if not name:
         raise _refusal(path, "architectures", names, f"import a model of {' or '.join(ARCHITECTURES)}")
     if kind != ARCHITECTURES[name]:
@@ -206,7 +211,7 @@ def _shape(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
         "head_width": head_dim if head_dim * heads != dim else 0,
         "qkv_bias": kind == "qwen2",
         "qk_norm": kind in ("qwen3", "qwen3_moe"),
-        "experts": _experts(content) if kind == "qwen3_moe" else None,
+        "experts": _experts(content) if kind in ("qwen3_moe", "mixtral") else None,
         "kv_heads": kv_heads or content.get("num_key_value_heads") or heads,
         "rope_theta": rope.get("rope_theta") or content.get("rope_theta") or 10_000.0,
         "rope_scaling": _scaling(path, rope),
@@ -219,11 +224,12 @@ def _shape(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
 
 def _experts(content: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings of an ExpertsConfig."""
+    is_mixtral = content["model_type"] == "mixtral"
     return {
         "count": content.get("num_local_experts") or content["num_experts"],
         "per_token": content["num_experts_per_tok"],
-        "width": content["moe_intermediate_size"],
-        "normalize": bool(content.get("norm_topk_prob", False)),
+        "width": content["intermediate_size" if is_mixtral else "moe_intermediate_size"],
+        "normalize": is_mixtral or bool(content.get("norm_topk_prob", False)),
     }
 
 
@@ -297,7 +303,9 @@ def read_tensors(folder: Path, model: FolderModel) -> dict[str, StoredTensor]:
                 raise InputError(f"{path} and {found[name].path.name} both have {name}", "download the folder again")
             found[name] = tensor
     expected = tensor_shapes(model.shape, model.vocab_size)
-    ours = {one: (name, shape) for name, whole in expected.items() for one, shape in _theirs(name, whole).items()}
+    named = weight_names(model.shape.model_dump(mode="json"))
+    parts = {name: renamed(named(name), shape) for name, shape in expected.items()}
+    ours = {one: (name, shape) for name, of_name in parts.items() for one, shape in of_name}
     found = {name: tensor for name, tensor in found.items() if not _NOT_WEIGHTS.fullmatch(name)}
     if model.shape.tie_embeddings and _EMBEDDING in found and _HEAD in found:
         _check_tied(found[_EMBEDDING], found.pop(_HEAD))
@@ -310,19 +318,13 @@ def read_tensors(folder: Path, model: FolderModel) -> dict[str, StoredTensor]:
             remedy = f"save the model in one of {', '.join(DTYPES)}"
             raise InputError(f"{tensor.path}: {name} has the dtype {tensor.dtype}", remedy)
     check_finite(found.values())
-    return {name: _stacked(name, expected[name], found) for name in sorted(expected)}
+    return {name: _stacked([found[one] for one, _ in parts[name]], expected[name]) for name in sorted(expected)}
 
 
-def _theirs(name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of the tensors of a folder that are a weight of ours: itself, or a matrix per expert."""
-    theirs = llama_name(name)
-    return {theirs.format(number): shape[1:] for number in range(shape[0])} if "{}" in theirs else {theirs: shape}
-
-
-def _stacked(name: str, shape: tuple[int, ...], found: Mapping[str, StoredTensor]) -> StoredTensor:
-    """Returns a weight of ours; raises InputError if its parts have different dtypes."""
-    first, *others = parts = [found[one] for one in _theirs(name, shape)]
-    if "{}" not in llama_name(name):
+def _stacked(parts: Sequence[StoredTensor], shape: tuple[int, ...]) -> StoredTensor:
+    """Returns a weight of ours of one tensor or several; raises InputError if they have different dtypes."""
+    first, *others = parts
+    if first.shape == shape:
         return first
     for other in others:
         if other.dtype != first.dtype:

@@ -54,7 +54,7 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class StackedTensor(StoredTensor):
-    """Tensors of one shape and dtype as one, with another dimension before theirs; `path` and `begin` are the first's."""
+    """Tensors of one shape and dtype as one, with a dimension before theirs; `path` and `begin` are the first's."""
 
     parts: tuple[StoredTensor, ...]
 
@@ -193,6 +193,15 @@ def export_weights(
         (folder / INDEX).write_text(f"{json.dumps(index, indent=2)}\n")
 
 
+def renamed(name: str, shape: Sequence[int]) -> list[tuple[str, Sequence[int]]]:
+    """Returns name and shape of the tensors of a layout that are one of ours, in the order of its values.
+
+    >>> renamed("norm", (8,)), renamed("experts.{}.up", (2, 8))
+    ([('norm', (8,))], [('experts.0.up', (8,)), ('experts.1.up', (8,))])
+    """
+    return [(name.format(number), shape[1:]) for number in range(shape[0])] if "{}" in name else [(name, shape)]
+
+
 def _planned(source: BinaryIO, rename: Callable[[str], str], dtypes: Mapping[str, str]) -> list[_Tensor]:
     """Reads the header of a safetensors file; returns its tensors in the order of their data, which follow."""
     try:
@@ -205,14 +214,9 @@ def _planned(source: BinaryIO, rename: Callable[[str], str], dtypes: Mapping[str
                 raise ValueError(f"there is a gap before {name}")
             dtype, shape, end = dtypes.get(name, entry["dtype"]), entry["shape"], last
             written = last - first if dtype == entry["dtype"] else math.prod(shape) * DTYPES[dtype].itemsize
-            new = rename(name)
-            if "{}" not in new:
-                planned.append(_Tensor(name, new, dtype, shape, last - first, written))
-                continue
-            read, part = (last - first) // shape[0], written // shape[0]
-            planned += [
-                _Tensor(name, new.format(number), dtype, shape[1:], read, part) for number in range(shape[0])
-            ]
+            parts = renamed(rename(name), shape)
+            sizes = (last - first) // len(parts), written // len(parts)
+            planned += [_Tensor(name, new, dtype, of_part, *sizes) for new, of_part in parts]
     except (ValueError, MemoryError, OverflowError) as error:
         raise InputError(f"the weights cannot be read ({error})", "run the stage train again") from None
     except KeyError as error:

@@ -1,12 +1,13 @@
 """A mixture of experts in place of the feed-forward part of a layer, and the load of its experts.
 
-A router chooses `per_token` of `count` experts for every token (Shazeer et al. 2017, arXiv 1701.06538). Rows are sorted by
-expert and multiplied in groups, as in MegaBlocks (arXiv 2211.15841): no expert has a capacity, and no token is dropped.
-All sums are in a fixed order, so a step is repeatable.
+A router chooses `per_token` of `count` experts for every token (Shazeer et al. 2017, arXiv 1701.06538). Rows are
+sorted by expert and multiplied in groups, as in MegaBlocks (arXiv 2211.15841): no expert has a capacity, and no token
+is dropped. All sums are in a fixed order, so a step is repeatable.
 
 Loads are counted in the backward pass, which runs once for every microbatch, with recomputation, too; passes without
-gradients are not counted. The gradients of the balance loss and of the z-loss begin there as well, so `Transformer.loss`
-stays the cross-entropy. Both are means over the positions of a microbatch, and weigh as many as it has.
+gradients are not counted. The gradients of the balance loss and of the z-loss begin there as well, so that
+`Transformer.loss` stays the cross-entropy. Both are means over the positions of a microbatch, padding included, and
+count as often as it has positions.
 """
 
 import math
@@ -123,7 +124,7 @@ class Mixture(nn.Module):
         self.compute: Compute = self.experts.__call__
         """Computes the rows of all experts, here or on other ranks."""
         self.load: Tensor | None = None
-        """float64 [count + 1]: tokens of each expert since the last `Loads.take`, and the summed entropy of `shares`."""
+        """float64 [count + 1]: tokens of each expert since `Loads.take`, and the summed entropy of `shares`."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [batch, positions, dim] to the same shape."""
@@ -184,11 +185,13 @@ class Permuted(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+        """Returns x[order], for an order int64 [rows] and its inverse."""
         ctx.save_for_backward(inverse)
         return x[order]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        """Returns the gradient of x."""
         (inverse,) = ctx.saved_tensors
         return grads[0][inverse], None, None
 

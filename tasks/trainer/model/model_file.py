@@ -18,8 +18,8 @@ from tasks.formats.tokens.exposure import tokenizer_of
 from tasks.formats.tokens.shard import TokenFormat
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.config import InitialSpec, ModelConfig, TrainConfig
-from tasks.trainer.interchange.huggingface import STOP, llama_name
-from tasks.trainer.interchange.weights import check_finite, tensors_in
+from tasks.trainer.interchange.huggingface import STOP, weight_names
+from tasks.trainer.interchange.weights import check_finite, renamed, tensors_in
 from tasks.trainer.model.shape import ModelShape
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def load_model(description: Path, weights: Path) -> "tuple[Transformer, dict[str
     try:
         content = json.loads(description.read_text())
         model = Transformer(ModelConfig.model_validate(content["model"]), content["vocab_size"])
-        model.load_state_dict(_in_our_layout(load_file(weights), model.state_dict()))
+        model.load_state_dict(_in_our_layout(load_file(weights), model.state_dict(), content["model"]))
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         cause = f"{weights} and {description} do not match ({' '.join(str(error).split())})"
         raise InputError(cause, f"{MODEL} and {FILE} must come from the same checkpoint artifact") from None
@@ -86,17 +86,18 @@ def load_model(description: Path, weights: Path) -> "tuple[Transformer, dict[str
     return model.eval(), content
 
 
-def _in_our_layout(found: "dict[str, Tensor]", state: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
+def _in_our_layout(
+    found: "dict[str, Tensor]", state: "Mapping[str, Tensor]", described: Mapping[str, Any]
+) -> "dict[str, Tensor]":
     """Returns tensors under the names of `state`, if they have those of the Llama layout; raises KeyError for one."""
     import torch
 
     if not found.keys().isdisjoint(state):
         return found
-    ours, found = {}, dict(found)
+    ours, found, named = {}, dict(found), weight_names(described)
     for name, weight in state.items():
-        theirs = llama_name(name)
-        parts = [found.pop(theirs.format(number)) for number in range(len(weight) if "{}" in theirs else 1)]
-        ours[name] = torch.stack(parts) if "{}" in theirs else parts[0]
+        parts = [found.pop(one) for one, _ in renamed(named(name), weight.shape)]
+        ours[name] = parts[0] if parts[0].shape == weight.shape else torch.stack(parts)
     return ours | found
 
 

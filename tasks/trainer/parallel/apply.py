@@ -75,6 +75,7 @@ _STORED_OPERATORS = {
     "aten::mm",
     "aten::addmm",
     "aten::_scaled_mm",
+    "aten::_grouped_mm",
     "aten::_scaled_dot_product_efficient_attention",
     "aten::_scaled_dot_product_flash_attention",
     "aten::_scaled_dot_product_flash_attention_for_cpu",

@@ -1,9 +1,9 @@
 """Expert parallelism: the experts of a layer are divided over ranks, which exchange the rows of their tokens.
 
-The ranks are `expert` consecutive ones of those that share the state (`shard` x `context`), each with other tokens. Rank
-r has an equal part of the experts of every layer; FSDP shards it over the ranks that have the same part. The rows go to
-the ranks of their experts and back in one all-to-all each (GShard, arXiv 2006.16668), with the sizes that the router
-decides, so nothing is padded or dropped. Everything else of a layer is as without expert parallelism.
+The ranks are `expert` consecutive ones of those that share the state (`shard` x `context`), each with other tokens.
+Every rank has an equal part of the experts of each layer; FSDP shards it over the ranks that have the same part. Rows
+go to the ranks of their experts and back in one all-to-all each (GShard, arXiv 2006.16668), with the sizes that the
+router decides, so nothing is padded or dropped. Everything else of a layer is as without expert parallelism.
 """
 
 from typing import Any

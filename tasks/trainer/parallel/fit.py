@@ -217,7 +217,9 @@ def _expert_reasons(layout: Layout, run: TrainConfig) -> list[str]:
     if layout.tensor > 1:
         reasons.append(f"tensor = {layout.tensor} does not divide experts: use expert")
     if layout.context > 1 and experts.balance == "loss":
-        reasons.append(f'context = {layout.context} divides the sequences of a balance loss: use experts.balance = "bias"')
+        reasons.append(
+            f'context = {layout.context} divides the sequences of a balance loss: use experts.balance = "bias"'
+        )
     if run.precision == "fp8":
         reasons.append('precision = "fp8" does not multiply experts: use "bf16"')
     return reasons
@@ -272,7 +274,7 @@ def _stored_activations(
     per_layer = {
         "none": _layer_activations(run, shape, layout, width, seq_len, gpu),
         "full": width * dim / tensor,
-        "selective": width * (3 * dim + 2 * heads + 2 * shape.inner_dim) / tensor,
+        "selective": width * ((2 + max(1, shape.active_experts)) * dim + 2 * heads + 2 * shape.inner_dim) / tensor,
     }[layout.recompute]
     last_norm = (2 * FP32 + width) * dim / tensor
     return per_layer * layers + last_norm
@@ -305,7 +307,7 @@ def _layer_activations(
     queries = 2 if gpu and run.microbatch > 1 else 3
     attention = width * (queries * query + keys) / layout.tensor + (0 if gpu else width * seq_len)
     if shape.experts:  # the rows of a token by expert, before and after; scores and shares of the router
-        rows = width * (3 * shape.active_experts * dim + 4 * shape.inner_dim) + 3 * FP32 * shape.experts
+        rows = width * (2 * shape.active_experts * dim + 4 * shape.inner_dim) + 3 * FP32 * shape.experts
         return norms + attention + rows
     return norms + attention + width * (4 if shape.gated else 2) * shape.ffn_dim / layout.tensor
 

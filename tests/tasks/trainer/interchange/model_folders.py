@@ -14,9 +14,8 @@ from tests.late import transformers
 CONTEXT = 256
 CLASSES = {
     family: (f"{family.capitalize()}Config", f"{family.capitalize()}ForCausalLM")
-    for family in ("llama", "mistral", "qwen2", "qwen3")
-}
-CLASSES["qwen3_moe"] = ("Qwen3MoeConfig", "Qwen3MoeForCausalLM")
+    for family in ("llama", "mistral", "mixtral", "qwen2", "qwen3")
+} | {"qwen3_moe": ("Qwen3MoeConfig", "Qwen3MoeForCausalLM")}
 SMALL = {
     "hidden_size": 32,
     "intermediate_size": 96,
@@ -44,7 +43,7 @@ def write_folder(
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": END}))
     config_class, model_class = (getattr(transformers, name) for name in CLASSES[family])
-    window = {"sliding_window": None} if family == "mistral" else {}
+    window = {"sliding_window": None} if family in ("mistral", "mixtral") else {}
     config = config_class(**{**SMALL, "vocab_size": tokenizer.get_vocab_size(), **window, **settings})
     model, generator = model_class(config), torch.Generator().manual_seed(1)
     with torch.no_grad():

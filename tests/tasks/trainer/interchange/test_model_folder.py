@@ -15,7 +15,7 @@ from tasks.formats.tokens.shard import TokenFormat
 from tasks.trainer.config import InitialSpec, ModelConfig
 from tasks.trainer.inference import Sampling, continuation
 from tasks.trainer.interchange import weights as weights_module
-from tasks.trainer.interchange.huggingface import llama_name, small_files
+from tasks.trainer.interchange.huggingface import small_files, weight_names
 from tasks.trainer.interchange.model_folder import read_model, read_origin, read_tensors, tensor_shapes
 from tasks.trainer.interchange.weights import INDEX, SHARD_BYTES, TORCH_NAMES, StoredTensor, export_weights, write_fp32
 from tasks.trainer.model.model_file import describe, load_initial, load_model
@@ -27,7 +27,13 @@ CACHED = 20
 """Tokens of a greedy text that are also compared with generation by a cache of keys and values."""
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
-MIXTURE = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": 16, "norm_topk_prob": True}
+MIXTURE = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "head_dim": 16,
+    "norm_topk_prob": True,
+}
 MODELS: dict[str, dict[str, Any]] = {
     "llama": {},
     "tied": {"tie_word_embeddings": True, "num_key_value_heads": 1},
@@ -52,7 +58,12 @@ MODELS: dict[str, dict[str, Any]] = {
     "qwen3": {"family": "qwen3", "head_dim": 16, "rms_norm_eps": 1e-3},
     "qwen3, tied, padded": {"family": "qwen3", "head_dim": 24, "tie_word_embeddings": True, "vocab_size": 320},
     "qwen3_moe": {"family": "qwen3_moe", **MIXTURE},
-    "qwen3_moe, files, bf16": {"family": "qwen3_moe", "dtype": torch.bfloat16, "shard_size": "20KB", **MIXTURE},
+    "mixtral, files, bf16": {
+        "family": "mixtral",
+        "dtype": torch.bfloat16,
+        "shard_size": "20KB",
+        "num_local_experts": 4,
+    },
     "bf16": {"dtype": torch.bfloat16},
     "fp16": {"dtype": torch.float16},
 }
@@ -78,7 +89,7 @@ def exported(folder: Path, out: Path, limit: int) -> Path:
         (target / name).write_bytes(content)
     dtypes = {name: tensor.dtype for name, tensor in tensors.items() if tensor.dtype != "F32"}
     with (out / "ours.safetensors").open("rb") as source:
-        export_weights(source, target, llama_name, dtypes, limit)
+        export_weights(source, target, weight_names(described["model"]), dtypes, limit)
     return target
 
 
@@ -159,7 +170,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"architectures": ["GemmaForCausalLM"]},
         r'architectures = \["GemmaForCausalLM"\].* Import a model of Llama.*Qwen3',
     ),
-    ({"architectures": ["MixtralForCausalLM"], "num_local_experts": 8}, r'architectures = \["MixtralForCausalLM"\]'),
+    ({"architectures": ["GptOssForCausalLM"]}, "has its experts, but neither attention sinks, the sliding window of"),
     ({"architectures": None}, "architectures = null"),
     ({"model_type": "qwen3"}, 'model_type = "qwen3".* A model of LlamaForCausalLM has llama'),
     ({"attention_bias": True}, "attention_bias = true is not supported"),

@@ -124,9 +124,7 @@ def test_two_ranks_train_like_one_in_every_mode(
 def test_experts_divided_in_any_way_train_like_one_rank_and_resume_in_another_way(
     one_rank_each: list[dict[str, list[float]]], tmp_path: Path
 ) -> None:
-    jobs = [
-        job(layout, (0, 2), model=EXPERTS, write=str(tmp_path / name)) for name, layout in OF_EXPERTS.items()
-    ]
+    jobs = [job(layout, (0, 2), model=EXPERTS, write=str(tmp_path / name)) for name, layout in OF_EXPERTS.items()]
     resumed = zip(OF_EXPERTS.values(), [*OF_EXPERTS][::-1], strict=True)
     jobs += [job(layout, (2, 4), model=EXPERTS, read=str(tmp_path / name)) for layout, name in resumed]
     found = run(4, tmp_path, jobs)
