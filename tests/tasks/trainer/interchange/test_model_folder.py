@@ -28,12 +28,6 @@ CACHED = 20
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
 MIXTURE = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
-    "num_experts": 8,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 24,
-    "head_dim": 16,
-    "norm_topk_prob": True,
-}
 MODELS: dict[str, dict[str, Any]] = {
     "llama": {},
     "tied": {"tie_word_embeddings": True, "num_key_value_heads": 1},
