@@ -70,6 +70,7 @@ KINDS = {
     "_reduce_scatter_base_": "reduce_scatter",
     "all_reduce": "all_reduce",
     "allreduce_": "all_reduce",
+    "alltoall_base_": "all_to_all",
     "send": "send",
 }
 """Kinds of collectives by the names of torch's operators."""
@@ -101,7 +102,7 @@ class Counts:
 def counted(run: TrainConfig, layout: Layout, vocab_size: int, seq_len: int, rank: int) -> Counts:
     """Returns the counts of a rank of a layout; the process must not have a process group."""
     started = time.perf_counter()
-    kernels = nullcontext() if layout.context > 1 else _kernels_of_a_gpu()
+    kernels = nullcontext() if layout.context > 1 else _kernels_of_a_gpu(_even_rows(run, layout, seq_len))
     with fake_group(rank, layout.ranks), kernels:
         mesh = Mesh.of(layout, Ranks(rank, layout.ranks, 0, layout.ranks))
         chunks = shards_of(run, mesh, vocab_size, seq_len)
@@ -159,8 +160,12 @@ def fake_group(rank: int, world: int) -> Iterator[None]:
 
 
 @contextmanager
-def _kernels_of_a_gpu() -> Iterator[None]:
-    """Within the block, a model on a CPU calls the operators that it would on a GPU."""
+def _kernels_of_a_gpu(rows: list[int]) -> Iterator[None]:
+    """Within the block, a model on a CPU calls the operators that it would on a GPU.
+
+    Args:
+        rows: that a rank exchanges with each of the ranks of its experts; fake counts have no values.
+    """
 
     def fused(x: Tensor, shape: Any, weight: Tensor, eps: float) -> Tensor:
         result: Tensor = _FusedNorm.apply(x, weight, eps)  # type: ignore[no-untyped-call]
@@ -169,8 +174,20 @@ def _kernels_of_a_gpu() -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(mock.patch("tasks.trainer.parallel.apply.best_kernel", return_value=varlen))
         stack.enter_context(mock.patch("tasks.trainer.model.transformer.F.rms_norm", fused))
+        stack.enter_context(mock.patch("tasks.trainer.model.experts.grouped_product", _grouped))
+        stack.enter_context(mock.patch("tasks.trainer.parallel.experts.rows_of_ranks", return_value=(rows, rows)))
         stack.enter_context(mock.patch.dict(LOSS_ROWS, cpu=LOSS_ROWS["cuda"]))
         yield
+
+
+def _grouped(rows: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
+    return torch.nn.functional.grouped_mm(rows, weight.mT, offs=counts.cumsum(0, dtype=torch.int32))
+
+
+def _even_rows(run: TrainConfig, layout: Layout, seq_len: int) -> list[int]:
+    """Returns the rows that a rank sends to each rank of `expert` in a layer if all get as many."""
+    chosen = run.model.experts.per_token if run.model.experts else 0
+    return [run.microbatch * seq_len * chosen // layout.expert] * layout.expert
 
 
 class _FusedNorm(torch.autograd.Function):
@@ -264,6 +281,8 @@ class Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.sizes: Counter[str] = Counter()
         names = {tuple(dist.get_process_group_ranks(mesh.group(name))): name for name in DIMENSIONS}
         names |= {tuple(dist.get_process_group_ranks(mesh.states["state"].get_group())): "state"}
+        for part, name in (("expert_state", "experts of a rank"), ("expert", "expert")) if mesh.experts else ():
+            names |= {tuple(dist.get_process_group_ranks(mesh.experts[part].get_group())): name}
         self._names = {ranks: name for ranks, name in names.items() if len(ranks) > 1}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

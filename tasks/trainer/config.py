@@ -77,6 +77,44 @@ class YarnRope(Config):
         return self
 
 
+class ExpertsConfig(Config):
+    """Experts in place of the SwiGLU of every layer; no token is dropped (`tasks.trainer.model.experts`)."""
+
+    count: int = Field(ge=2)
+    """Experts of a layer."""
+    per_token: int = Field(ge=1)
+    """Experts that compute a token."""
+    width: int = Field(ge=1)
+    """Inner width of an expert."""
+    shared_width: int = Field(default=0, ge=0)
+    """Inner width of a SwiGLU that computes every token in addition; 0: none."""
+    router: Literal["softmax", "chosen", "sigmoid"] = "softmax"
+    """Weights of the chosen experts: shares of a softmax over all experts (Qwen 3, Mixtral), of one over the chosen
+    ones (gpt-oss), or the sigmoid of each score (DeepSeek-V3)."""
+    normalize: bool = True
+    """Whether the weights of a token are divided by their sum; those of `chosen` always sum to 1."""
+    bias: bool = Field(default=False, exclude_if=lambda biases: not biases)
+    """Adds a bias to the scores of the router and to every matrix of an expert, as in gpt-oss."""
+    clamp: float = Field(default=0.0, ge=0, exclude_if=lambda limit: limit == 0)
+    """Above 0: the gated unit of gpt-oss, (up + 1) * gate * sigmoid(1.702 gate), with both clamped to this limit."""
+    balance: Literal["loss", "bias", "none"] = "loss"
+    """What equalizes the load of the experts. `loss`: a loss (arXiv 2101.03961). `bias`: a bias that only affects the
+    choice, raised for experts with less than the mean load of a step and lowered for others (arXiv 2408.15664); no
+    layout of an export has it."""
+    bias_rate: float = Field(default=1e-3, gt=0)
+    """Of `bias`: change in a step."""
+    loss_weight: float = Field(default=1e-2, ge=0)
+    """Of `loss`: its weight, where balance has the loss 1 in each layer."""
+    z_loss: float = Field(default=0.0, ge=0)
+    """Weight of the mean square of ln sum exp of the router's scores, which keeps them small (arXiv 2202.08906)."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> "ExpertsConfig":
+        if self.per_token > self.count:
+            raise Problems([f".per_token: {self.per_token} of {self.count} experts cannot compute a token"])
+        return self
+
+
 class ModelConfig(Config):
     """Shape of a decoder: that of Llama, changed by features of others that do not depend on each other."""
 
@@ -126,6 +164,8 @@ class ModelConfig(Config):
     """Inner width of the feed-forward layer as a multiple of `dim`, rounded up to a multiple of 32."""
     ffn_width: int = Field(default=0, ge=0, exclude_if=lambda width: width == 0)
     """Inner width of the feed-forward layer, for one that is not a multiple of 32; 0: that of `ffn_multiple`."""
+    experts: ExpertsConfig | None = Field(default=None, exclude_if=lambda experts: experts is None)
+    """A mixture of experts in place of the feed-forward layer of every block; None: none."""
     rope_theta: float = Field(default=10_000.0, gt=1)
     """Base of the rotary wavelengths."""
     rope_scaling: Annotated[LinearRope | Llama3Rope | YarnRope, Field(discriminator="kind")] | None = Field(

@@ -135,7 +135,7 @@ class Trainer:
     def _observers(self) -> list[StepObserver]:
         """Returns the observers of a step in the order in which they are called."""
         slow_ranks = SlowRanks(self.replica, self.integrity.names, self.faults)
-        observers: list[StepObserver] = [self.profile, slow_ranks, self.telemetry]
+        observers: list[StepObserver] = [self.profile, slow_ranks, self.telemetry, self.replica.loads]
         if self.run.heldout is None or not self.spec.heldout:
             return observers
         from tasks.trainer.data.heldout import read
@@ -210,6 +210,7 @@ class Trainer:
             saver.wait_for_copy()
             with self.layers.around_update(step, gradient.norm, parts) as figures:
                 self.replica.optimizer.step(lr)
+            self.replica.loads.update()
             if self.logs and figures:
                 self.logs.layers.write({"step": step, "layers": figures})
             self.tokens += gradient.labels

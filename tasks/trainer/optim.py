@@ -138,10 +138,13 @@ class Muon:
             momentum.lerp_(grad, 1 - MOMENTUM)
             direction = torch.empty_like(self.momentum[name])
             torch.lerp(grad, momentum, MOMENTUM, out=local(direction))
-            update = _part_like(orthogonalize(_whole(direction), self.dtype), direction)
+            if param.ndim > 2:  # whole matrices of some experts: parameters are divided along their first dimension
+                update = orthogonalize(local(direction), self.dtype)
+            else:
+                update = _part_like(orthogonalize(_whole(direction), self.dtype), direction)
             weight = local(param)
             weight.mul_(1 - lr * self.config.weight_decay)
-            weight.add_(update, alpha=-lr * UPDATE_RMS * math.sqrt(max(param.shape)))
+            weight.add_(update, alpha=-lr * UPDATE_RMS * math.sqrt(max(param.shape[-2:])))
 
     def state(self) -> dict[str, Tensor]:
         """Returns `momentum.<parameter>` of the matrices and AdamW's moments of the rest; they are not copied."""
@@ -205,30 +208,34 @@ def sum_of_squares(shards: Sequence[Tensor], parts: Tensor, ranks: int) -> Tenso
 
 def decayed(name: str, weight: Tensor) -> bool:
     """Whether weight decay applies: to matrices except the embedding, where it would shrink rare tokens."""
-    return weight.ndim == 2 and not name.startswith("embedding.")
+    return weight.ndim > 1 and not name.startswith("embedding.") and not name.endswith(".bias")
 
 
 def is_hidden(name: str, weight: Tensor) -> bool:
     """Whether a parameter is a matrix of a layer."""
-    return weight.ndim == 2 and name.startswith("layers.")
+    return weight.ndim > 1 and name.startswith("layers.") and not name.endswith(".bias")
 
 
 def orthogonalize(matrix: Tensor, dtype: torch.dtype) -> Tensor:
     """Returns a matrix with the singular vectors of `matrix` and singular values near 1, fp32, of the same shape.
 
     Args:
-        matrix: [rows, columns]; a zero matrix is returned unchanged.
+        matrix: [rows, columns], or several [experts, rows, columns]; a zero matrix is returned unchanged.
         dtype: of the iteration.
     """
     a, b, c = COEFFICIENTS
-    wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+    is_tall = matrix.shape[-2] > matrix.shape[-1]
+    wide = matrix.mT if is_tall else matrix
     # The Frobenius norm bounds the largest singular value, which must be at most 1.
-    x = (wide / wide.norm().clamp(min=1e-12)).to(dtype)
+    if matrix.ndim == 2:
+        norm, add = wide.norm(), torch.addmm
+    else:
+        norm, add = torch.linalg.vector_norm(wide, dim=(-2, -1), keepdim=True), torch.baddbmm
+    x = (wide / norm.clamp(min=1e-12)).to(dtype)
     for _ in range(ITERATIONS):
-        gram = x @ x.T
-        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    result: Tensor = x if matrix.shape[0] <= matrix.shape[1] else x.T
-    return result.float()
+        gram = x @ x.mT
+        x = add(x, add(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return (x.mT if is_tall else x).float()
 
 
 def local(tensor: Tensor) -> Tensor:

@@ -29,6 +29,8 @@ class Layout(Config):
     """Ranks that share every matrix, and between matrices the positions of a sequence (TP with SP)."""
     pipeline: int = Field(default=1, ge=1)
     """Ranks that share the layers."""
+    expert: int = Field(default=1, ge=1)
+    """Ranks, of those of `shard` x `context`, among which the experts of a layer are divided; the innermost ones."""
     zero: Literal[1, 2, 3] = 3
     """What is sharded during a step: 1 optimizer state; 2 also gradients; 3 also parameters."""
     schedule: Literal["1f1b", "interleaved"] = "1f1b"
@@ -55,7 +57,8 @@ class Layout(Config):
     def sharding(self) -> dict[str, int]:
         """What determines which rank of a replica has which shard of the state."""
         degrees = self.model_dump(include={"shard", "context", "tensor", "pipeline"})
-        return {**degrees, "chunks": self.chunks_per_rank}
+        divided = {"expert": self.expert} if self.expert > 1 else {}
+        return {**degrees, **divided, "chunks": self.chunks_per_rank}
 
     @property
     def data_ranks(self) -> int:

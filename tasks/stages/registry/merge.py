@@ -8,6 +8,7 @@ in training. Only a model that becomes the challenger is registered.
 """
 
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -24,7 +25,7 @@ from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.config import ModelConfig, OptimConfig
 from tasks.trainer.continual import STABLE
 from tasks.trainer.interchange.huggingface import names_in
-from tasks.trainer.interchange.weights import FRAMEWORK, StoredTensor, pieces_of, tensors_in, write_file
+from tasks.trainer.interchange.weights import FRAMEWORK, StoredTensor, pieces_of, renamed, tensors_in, write_file
 from tasks.trainer.model.model_file import FILE
 
 VERSION = 1
@@ -77,12 +78,13 @@ def _shape(checkpoint: Artifact) -> ModelConfig:
 
 
 def write_mean(files: Sequence[Path], target: BinaryIO, rename: Callable[[str], str]) -> None:
-    """Writes the mean of the weights in safetensors files with the same tensors, in fp32, under new names.
+    """Writes the mean of the weights in safetensors files with the same tensors, in fp32, under the names of a layout.
 
     A mean is computed in float64, a piece of a tensor at a time.
     """
     models = [dict(tensors_in(file)) for file in files]
-    sizes = ((rename(name), "F32", tensor.shape, 4 * tensor.size) for name, tensor in models[0].items())
+    parts = (part for name, tensor in models[0].items() for part in renamed(rename(name), tensor.shape))
+    sizes = ((name, "F32", shape, 4 * math.prod(shape)) for name, shape in parts)
     means = (piece for name in models[0] for piece in _mean([model[name] for model in models]))
     write_file(target, sizes, means, FRAMEWORK)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tasks.core.errors import InputError
-from tasks.trainer.config import ModelConfig
+from tasks.trainer.config import ExpertsConfig, ModelConfig
 
 OTHER_MODEL = "import a model without it: no setting of Sluice's decoder computes the same"
 QWEN3_HEAD = 128
@@ -29,6 +29,8 @@ _BASE = frozenset(
 """Settings that every family can state."""
 _ACTIVATIONS = {"silu": "silu", "gelu_tanh": "gelu_pytorch_tanh", "relu2": "relu2"}
 _WINDOWS = frozenset(("window", "window_pattern"))
+_OPTIONAL_WINDOWS = ("qwen2", "qwen3", "qwen3_moe", "smollm3")
+"""Families whose windows are off unless `use_sliding_window` says that they are on."""
 _SCALINGS: dict[str, set[str]] = {
     "default": set(),
     "linear": {"factor"},
@@ -65,7 +67,18 @@ class Family:
         lacking = [
             name for name in sorted(required.keys() - _BASE - self.free) if getattr(model, name) != required[name]
         ]
-        return [*lacking, *(["window_pattern"] if self.kind == "mistral" and model.window_pattern != "w" else ())]
+        lacking += ["window_pattern"] if self.kind == "mistral" and model.window_pattern != "w" else []
+        return lacking + self._lacking_experts(model) if "experts" in self.free else lacking
+
+    def _lacking_experts(self, model: ModelConfig) -> list[str]:
+        """Returns the settings of a model's experts that the file of this family cannot state."""
+        experts = model.experts
+        if experts is None:
+            return ["experts"]
+        stated = {"shared_width": 0, "router": "softmax", "bias": False, "clamp": 0.0}
+        stated |= {} if self.kind == "qwen3_moe" else {"normalize": True}
+        lacking = [name for name, value in stated.items() if getattr(experts, name) != value]
+        return [f"experts.{name}" for name in (*lacking, *(["balance"] if experts.balance == "bias" else ()))]
 
 
 _GEMMA = {
@@ -93,6 +106,8 @@ _LISTED = (
         _WINDOWS,
         {"head_dim": QWEN3_HEAD, "sliding_window": _WINDOW},
     ),
+    Family("qwen3_moe", "Qwen3MoeForCausalLM", {"qk_norm": True}, frozenset({"experts"}), {"sliding_window": _WINDOW}),
+    Family("mixtral", "MixtralForCausalLM", free=frozenset({"experts"})),
     Family(
         "smollm3",
         "SmolLM3ForCausalLM",
@@ -145,6 +160,8 @@ _FIXED: dict[str, tuple[Any, str]] = {
     "mlp_bias": (False, OTHER_MODEL),
     "clip_qkv": (None, OTHER_MODEL),
     "use_bidirectional_attention": (False, OTHER_MODEL),
+    "decoder_sparse_step": (1, OTHER_MODEL),
+    "mlp_only_layers": ([], OTHER_MODEL),
     "partial_rotary_factor": (1.0, OTHER_MODEL),
     "quantization_config": (None, "import the weights that were quantized, or dequantize them and save them in bf16"),
     "auto_map": (None, "import a model that needs no code of its own"),
@@ -171,7 +188,8 @@ def family_of(model: ModelConfig) -> Family:
     if lacking:
         changed = [name for name, setting in type(model).model_fields.items() if name not in _BASE]
         changed = [name for name in changed if getattr(model, name) != type(model).model_fields[name].default]
-        settings = ", ".join(f"{name} = {json.dumps(getattr(model, name))}" for name in changed)
+        values = model.model_dump(mode="json", include=set(changed))
+        settings = ", ".join(f"{name} = {json.dumps(values[name])}" for name in changed)
         raise InputError(
             f"no layout of transformers represents [train.model] {settings} together: that of {closest.kind} cannot "
             f"represent {', '.join(lacking)}",
@@ -184,9 +202,9 @@ def fields(family: Family, model: ModelConfig, context: int) -> dict[str, Any]:
     """Returns the fields of `config.json` that are particular to a family, for a model that it can state."""
     kind = family.kind
     stated: dict[str, Any] = {family.activation: _ACTIVATIONS[model.activation]}
-    if kind not in ("llama", "mistral", "qwen2", "qwen3"):
+    if kind not in ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe"):
         stated["pad_token_id"] = None  # else a default of the class, which need not be a token here
-    if kind != "qwen2":
+    if kind not in ("qwen2", "mixtral"):
         # Qwen 2 always has biases of queries, keys and values; this field would give all matrices of attention one.
         stated["attention_bias"] = False
     if kind in ("llama", "smollm3"):
@@ -194,12 +212,13 @@ def fields(family: Family, model: ModelConfig, context: int) -> dict[str, Any]:
     if kind == "smollm3":
         stated["no_rope_layers"] = [int(model.has_rope(layer)) for layer in range(model.layers)]
     stated |= _window_fields(family, model, context) if family.free >= _WINDOWS else {}
+    stated |= _expert_fields(kind, model.experts) if model.experts else {}
     return stated | _score_fields(family, model) | _rope_fields(family, model)
 
 
 def _window_fields(family: Family, model: ModelConfig, context: int) -> dict[str, Any]:
     """Returns which layers have a window; those of Qwen and SmolLM3 are off unless a field says that they are on."""
-    is_optional = family.kind in ("qwen2", "qwen3", "smollm3")
+    is_optional = family.kind in _OPTIONAL_WINDOWS
     stated: dict[str, Any] = {"use_sliding_window": model.window > 0} if is_optional else {}
     if is_optional and not model.window:
         return stated
@@ -210,6 +229,16 @@ def _window_fields(family: Family, model: ModelConfig, context: int) -> dict[str
     if family.kind in ("qwen2", "qwen3"):
         stated["max_window_layers"] = 0
     return stated
+
+
+def _expert_fields(kind: str, experts: ExpertsConfig) -> dict[str, Any]:
+    """Returns the experts of Mixtral or Qwen 3 MoE, whose layers all have them."""
+    stated: dict[str, Any] = {"num_experts_per_tok": experts.per_token}
+    if kind == "mixtral":
+        stated |= {"intermediate_size": experts.width, "num_local_experts": experts.count, "sliding_window": None}
+        return stated
+    stated |= {"moe_intermediate_size": experts.width, "num_experts": experts.count, "use_sliding_window": False}
+    return {**stated, "norm_topk_prob": experts.normalize, "decoder_sparse_step": 1, "mlp_only_layers": []}
 
 
 def _score_fields(family: Family, model: ModelConfig) -> dict[str, Any]:
@@ -273,6 +302,8 @@ def settings_of(content: Mapping[str, Any]) -> dict[str, Any]:
         **_ropes_of(family, content, windows),
         **_scores_of(family, content, head_dim),
     }
+    if "experts" in family.free:
+        settings["experts"] = _experts(family.kind, content)
     if "rope_pattern" in family.free:
         settings["rope_pattern"] = _pattern("r" if rope else "n" for rope in ropes)
     return settings if ModelConfig.model_validate(settings).ffn_dim == width else {**settings, "ffn_width": width}
@@ -300,6 +331,16 @@ def _ropes(content: Mapping[str, Any]) -> list[bool]:
     return [bool(stated[layer]) if stated else (layer + 1) % interval > 0 for layer in range(layers)]
 
 
+def _experts(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of an ExpertsConfig."""
+    return {
+        "count": content.get("num_local_experts") or content["num_experts"],
+        "per_token": content["num_experts_per_tok"],
+        "width": content["intermediate_size" if kind == "mixtral" else "moe_intermediate_size"],
+        "normalize": kind == "mixtral" or bool(content.get("norm_topk_prob", False)),
+    }
+
+
 def _windows(family: Family, content: Mapping[str, Any]) -> dict[str, Any]:
     """Returns `window` and `window_pattern`, unless every token attends to all earlier ones.
 
@@ -310,13 +351,13 @@ def _windows(family: Family, content: Mapping[str, Any]) -> dict[str, Any]:
     kinds, window = content.get("layer_types"), _field(family, content, "sliding_window")
     if set(kinds or ()) - {_FULL, _SLIDING} or (kinds and not family.free >= _WINDOWS and set(kinds) != {_FULL}):
         raise UnsupportedError("layer_types", sorted(set(kinds)))
+    enabled = family.kind not in _OPTIONAL_WINDOWS or content.get("use_sliding_window")
+    slides = [kind == _SLIDING for kind in kinds] if kinds else _usual_windows(family.kind, content)
     if not family.free >= _WINDOWS:
-        if window is not None and window < context:
+        if enabled and window is not None and window < context and (kinds or any(slides)):
             remedy = f"it is exact up to {window} tokens: set max_position_embeddings = {window} if that is long enough"
             raise UnsupportedError("sliding_window", window, remedy)
         return {}
-    enabled = family.kind not in ("qwen2", "qwen3", "smollm3") or content.get("use_sliding_window")
-    slides = [kind == _SLIDING for kind in kinds] if kinds else _usual_windows(family.kind, content)
     # Where windows also have other rotary positions, they matter even if they are as long as the context.
     if not enabled or window is None or not any(slides):
         return {}
@@ -328,7 +369,7 @@ def _windows(family: Family, content: Mapping[str, Any]) -> dict[str, Any]:
 def _usual_windows(kind: str, content: Mapping[str, Any]) -> list[bool]:
     """Returns which layers have a window if `layer_types` does not say it."""
     layers = range(content["num_hidden_layers"])
-    if kind in ("qwen2", "qwen3"):
+    if kind in ("qwen2", "qwen3", "qwen3_moe"):
         first = content.get("max_window_layers", _UNWINDOWED_LAYERS)
         return [layer >= first for layer in layers]
     if kind == "smollm3":

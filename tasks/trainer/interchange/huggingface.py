@@ -51,6 +51,10 @@ _IN_LAYER = {
     "ffn.w1.weight": "mlp.gate_proj.weight",
     "ffn.w2.weight": "mlp.down_proj.weight",
     "ffn.w3.weight": "mlp.up_proj.weight",
+    "ffn.router.weight": "mlp.gate.weight",
+    "ffn.experts.w1.weight": "mlp.experts.{}.gate_proj.weight",
+    "ffn.experts.w2.weight": "mlp.experts.{}.down_proj.weight",
+    "ffn.experts.w3.weight": "mlp.experts.{}.up_proj.weight",
 }
 _POST_NORMS = {
     "attention_post_norm.weight": "post_attention_layernorm.weight",
@@ -63,6 +67,11 @@ _RENAMED = {
 }
 """Names of norms that differ from those of Llama, by `norm_place`."""
 _UNGATED = {"ffn.w1.weight": "mlp.fc1.weight", "ffn.w2.weight": "mlp.fc2.weight"}
+_IN_MIXTRAL = {
+    "ffn.router.weight": "block_sparse_moe.gate.weight",
+    **{f"ffn.experts.{name}.weight": f"block_sparse_moe.experts.{{}}.{name}.weight" for name in ("w1", "w2", "w3")},
+}
+"""Names that differ in the layout of Mixtral, of models with experts and without norms of heads."""
 _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 """Tokens that `config.json` and `generation_config.json` name."""
 STOP = "stop_ids"
@@ -75,6 +84,8 @@ ROLES = ("system", "user", "assistant")
 
 def llama_name(name: str, renamed: Mapping[str, str] | None = None) -> str:
     """Returns the name in the Llama layout of a weight of ours; raises KeyError if the layout has none.
+
+    In that of the matrices of experts `{}` stands for the number of the expert, which is the first index of ours.
 
     Args:
         name: of the weight.
@@ -90,7 +101,9 @@ def llama_name(name: str, renamed: Mapping[str, str] | None = None) -> str:
 
 def names_in(model: ModelConfig) -> Callable[[str], str]:
     """Returns `llama_name` with the names of the layout that represents the model."""
-    return partial(llama_name, renamed={**_RENAMED[model.norm_place], **({} if model.gated else _UNGATED)})
+    ungated = {} if model.gated else _UNGATED
+    mixtral = _IN_MIXTRAL if model.experts and not model.qk_norm else {}
+    return partial(llama_name, renamed={**_RENAMED[model.norm_place], **ungated, **mixtral})
 
 
 def llama_config(

@@ -7,7 +7,7 @@ Reads `config.json`, the safetensors files (`model.safetensors`, or those of `mo
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,17 @@ from tasks.trainer.interchange.huggingface import (
     listed_ids,
     names_in,
 )
-from tasks.trainer.interchange.weights import DTYPES, INDEX, WEIGHTS, StoredTensor, check_finite, pieces_of, tensors_in
+from tasks.trainer.interchange.weights import (
+    DTYPES,
+    INDEX,
+    WEIGHTS,
+    StackedTensor,
+    StoredTensor,
+    check_finite,
+    pieces_of,
+    renamed,
+    tensors_in,
+)
 
 SOURCE_FILES = (
     *(CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG, CHAT_TEMPLATE),
@@ -115,6 +125,9 @@ def read_model(folder: Path) -> FolderModel:
 def _check_architecture(content: Mapping[str, Any]) -> None:
     names, kind = content.get("architectures"), content.get("model_type")
     name = next((name for name in ARCHITECTURES if names == [name]), "")
+    if names == ["GptOssForCausalLM"]:
+        lacks = "Sluice has its experts and windows, but no attention sinks and no bias of the attention's output"
+        raise UnsupportedError("architectures", names, f"{lacks}; {OTHER_MODEL}")
     if not name:
         raise UnsupportedError("architectures", names, f"import a model of {' or '.join(ARCHITECTURES)}")
     if kind != ARCHITECTURES[name]:
@@ -166,21 +179,34 @@ def read_tensors(folder: Path, model: FolderModel) -> dict[str, StoredTensor]:
                 raise InputError(f"{path} and {found[name].path.name} both have {name}", "download the folder again")
             found[name] = tensor
     expected = tensor_shapes(model.shape, model.vocab_size)
-    rename = names_in(model.shape)
-    ours = {rename(name): name for name in expected}
+    named = names_in(model.shape)
+    parts = {name: renamed(named(name), shape) for name, shape in expected.items()}
+    ours = {one: (name, shape) for name, of_name in parts.items() for one, shape in of_name}
     found = {name: tensor for name, tensor in found.items() if not _NOT_WEIGHTS.fullmatch(name)}
     if model.shape.tie_embeddings and _EMBEDDING in found and _HEAD in found:
         _check_tied(found[_EMBEDDING], found.pop(_HEAD))
     _check_names(folder, ours.keys() - found.keys(), found.keys() - ours.keys())
     for name, tensor in found.items():
-        if tensor.shape != expected[ours[name]]:
-            shapes = f"the shape {list(tensor.shape)}, and {CONFIG} gives {list(expected[ours[name]])}"
+        if tensor.shape != ours[name][1]:
+            shapes = f"the shape {list(tensor.shape)}, and {CONFIG} gives {list(ours[name][1])}"
             raise InputError(f"{tensor.path}: {name} has {shapes}", "download the folder again")
         if tensor.dtype not in DTYPES:
             remedy = f"save the model in one of {', '.join(DTYPES)}"
             raise InputError(f"{tensor.path}: {name} has the dtype {tensor.dtype}", remedy)
     check_finite(found.values())
-    return {ours[name]: found[name] for name in sorted(found, key=lambda name: ours[name])}
+    return {name: _stacked([found[one] for one, _ in parts[name]], expected[name]) for name in sorted(expected)}
+
+
+def _stacked(parts: Sequence[StoredTensor], shape: tuple[int, ...]) -> StoredTensor:
+    """Returns a weight of ours of one tensor or several; raises InputError if they have different dtypes."""
+    first, *others = parts
+    if first.shape == shape:
+        return first
+    for other in others:
+        if other.dtype != first.dtype:
+            dtypes = f"{other.dtype}, and {first.name} has {first.dtype}"
+            raise InputError(f"{other.path}: {other.name} has {dtypes}", "save all experts in one dtype")
+    return StackedTensor(first.path, first.name, first.dtype, shape, first.begin, tuple(parts))
 
 
 def _check_names(folder: Path, missing: set[str], surplus: set[str]) -> None:
@@ -215,11 +241,12 @@ def tensor_shapes(model: ModelConfig, vocab_size: int) -> dict[str, tuple[int, .
         "attention.wk.weight": (keys, dim),
         "attention.wv.weight": (keys, dim),
         "attention.wo.weight": (dim, queries),
-        "ffn.w1.weight": (width, dim),
-        "ffn.w2.weight": (dim, width),
+        **({} if model.experts else _ffn_shapes("ffn", dim, width, model.gated)),
     }
-    if model.gated:
-        in_layer["ffn.w3.weight"] = (width, dim)
+    if experts := model.experts:
+        in_layer |= {"ffn.router.weight": (experts.count, dim)}
+        stacks = _ffn_shapes("ffn.experts", dim, experts.width)
+        in_layer |= {name: (experts.count, *shape) for name, shape in stacks.items()}
     if model.qkv_bias:
         in_layer |= {"attention.wq.bias": (queries,), "attention.wk.bias": (keys,), "attention.wv.bias": (keys,)}
     has_weights = model.norm_weight != "none"
@@ -237,6 +264,11 @@ def tensor_shapes(model: ModelConfig, vocab_size: int) -> dict[str, tuple[int, .
     for layer in range(model.layers):
         shapes |= {f"layers.{layer}.{name}": shape for name, shape in in_layer.items()}
     return shapes
+
+
+def _ffn_shapes(where: str, dim: int, width: int, gated: bool = True) -> dict[str, tuple[int, ...]]:
+    shapes = {"w1": (width, dim), "w2": (dim, width), **({"w3": (width, dim)} if gated else {})}
+    return {f"{where}.{name}.weight": shape for name, shape in shapes.items()}
 
 
 def read_ends(folder: Path) -> list[int]:

@@ -52,6 +52,13 @@ class StoredTensor:
         return np.concatenate(pieces).reshape(self.shape)
 
 
+@dataclass(frozen=True)
+class StackedTensor(StoredTensor):
+    """Tensors of one shape and dtype as one, with a dimension before theirs; `path` and `begin` are the first's."""
+
+    parts: tuple[StoredTensor, ...]
+
+
 def tensors_in(path: Path) -> Iterator[tuple[str, StoredTensor]]:
     """Yields name and place of each tensor in a safetensors file.
 
@@ -89,6 +96,10 @@ def pieces_of(tensor: StoredTensor) -> Iterator[NDArray[np.float32]]:
     Raises:
         InputError: a value is NaN or infinite, or the file ends too early.
     """
+    if isinstance(tensor, StackedTensor):
+        for part in tensor.parts:
+            yield from pieces_of(part)
+        return
     dtype, left = DTYPES[tensor.dtype], tensor.size
     with tensor.path.open("rb") as file:
         file.seek(tensor.begin)
@@ -136,7 +147,8 @@ def copy_renamed(source: BinaryIO, target: BinaryIO, rename: Callable[[str], str
     Args:
         source: the file, positioned at its beginning; it is read once, from its first byte to its last.
         target: the new file.
-        rename: maps the name of a tensor to that in the new file; raises KeyError if the new layout has none.
+        rename: maps the name of a tensor to that in the new file; raises KeyError if the new layout has none. A name
+            with `{}` is that of several tensors, which the first dimension numbers.
 
     Raises:
         InputError: the source is not a safetensors file, or has a tensor that the new layout does not have.
@@ -184,6 +196,15 @@ def export_weights(
         (folder / INDEX).write_text(f"{json.dumps(index, indent=2)}\n")
 
 
+def renamed(name: str, shape: Sequence[int]) -> list[tuple[str, Sequence[int]]]:
+    """Returns name and shape of the tensors of a layout that are one of ours, in the order of its values.
+
+    >>> renamed("norm", (8,)), renamed("experts.{}.up", (2, 8))
+    ([('norm', (8,))], [('experts.0.up', (8,)), ('experts.1.up', (8,))])
+    """
+    return [(name.format(number), shape[1:]) for number in range(shape[0])] if "{}" in name else [(name, shape)]
+
+
 def _planned(source: BinaryIO, rename: Callable[[str], str], dtypes: Mapping[str, str], all_: str) -> list[_Tensor]:
     """Reads the header of a safetensors file; returns its tensors in the order of their data, which follow."""
     try:
@@ -196,7 +217,9 @@ def _planned(source: BinaryIO, rename: Callable[[str], str], dtypes: Mapping[str
                 raise ValueError(f"there is a gap before {name}")
             dtype, shape, end = all_ or dtypes.get(name, entry["dtype"]), entry["shape"], last
             written = last - first if dtype == entry["dtype"] else math.prod(shape) * DTYPES[dtype].itemsize
-            planned.append(_Tensor(name, rename(name), dtype, shape, last - first, written, bool(all_)))
+            parts = renamed(rename(name), shape)
+            sizes = (last - first) // len(parts), written // len(parts)
+            planned += [_Tensor(name, new, dtype, of_part, *sizes, bool(all_)) for new, of_part in parts]
     except (ValueError, MemoryError, OverflowError) as error:
         raise InputError(f"the weights cannot be read ({error})", "run the stage train again") from None
     except KeyError as error:

@@ -19,10 +19,12 @@ from tasks.formats.tokens.shard import TokenFormat
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.config import InitialSpec, ModelConfig, TrainConfig
 from tasks.trainer.interchange.huggingface import STOP, names_in
-from tasks.trainer.interchange.weights import check_finite, tensors_in
+from tasks.trainer.interchange.weights import check_finite, renamed, tensors_in
 from tasks.trainer.model.shape import ModelShape
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from tasks.trainer.model.transformer import Transformer
 
 FILE = "model.json"
@@ -77,9 +79,7 @@ def load_model(description: Path, weights: Path) -> "tuple[Transformer, dict[str
     try:
         content = json.loads(description.read_text())
         model = Transformer(ModelConfig.model_validate(content["model"]), content["vocab_size"])
-        rename = names_in(model.config)
-        names = {rename(name): name for name in model.state_dict()}
-        model.load_state_dict({names.get(name, name): weight for name, weight in load_file(weights).items()})
+        model.load_state_dict(_in_our_layout(load_file(weights), model.state_dict(), model.config))
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         cause = f"{weights} and {description} do not match ({' '.join(str(error).split())})"
         raise InputError(cause, f"{MODEL} and {FILE} must come from the same checkpoint artifact") from None
@@ -107,6 +107,21 @@ def step_of(checkpoint: Artifact, which: Which, setting: str) -> int:
             "train with [train.best], or take the last one",
         )
     return int(run["best"]["step"])
+
+
+def _in_our_layout(
+    found: "dict[str, Tensor]", state: "Mapping[str, Tensor]", config: ModelConfig
+) -> "dict[str, Tensor]":
+    """Returns tensors under the names of `state`, if they have those of the Llama layout; raises KeyError for one."""
+    import torch
+
+    if not found.keys().isdisjoint(state):
+        return found
+    ours, found, named = {}, dict(found), names_in(config)
+    for name, weight in state.items():
+        parts = [found.pop(one) for one, _ in renamed(named(name), weight.shape)]
+        ours[name] = parts[0] if parts[0].shape == weight.shape else torch.stack(parts)
+    return ours | found
 
 
 def last_weights(checkpoint: Artifact, setting: str, step: int | None = None) -> tuple[dict[str, Any], InitialSpec]:

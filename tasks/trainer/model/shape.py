@@ -45,6 +45,11 @@ class ModelShape:
         qkv_biases: whether only queries, keys and values have a bias.
         qk_norm: whether queries and keys have a norm, with the width of a head.
         qk_norm_whole: whether it has the width of all heads.
+        experts: number of gated experts in place of the feed-forward layer; 0: none.
+        active_experts: of them, those that compute a token.
+        expert_dim: inner width of an expert.
+        shared_dim: inner width of a gated layer beside the experts.
+        expert_biases: whether the router and the matrices of experts have biases.
         positions: learned positions; 0 for rotary positions.
         norm_vectors: weight vectors per norm: 1 for RMSNorm, 2 for LayerNorm, 0 for a norm without weights.
         layer_norms: norms of `dim` per layer.
@@ -66,6 +71,11 @@ class ModelShape:
     qkv_biases: bool = False
     qk_norm: bool = False
     qk_norm_whole: bool = False
+    experts: int = 0
+    active_experts: int = 0
+    expert_dim: int = 0
+    shared_dim: int = 0
+    expert_biases: bool = False
     positions: int = 0
     norm_vectors: int = 1
     layer_norms: int = 2
@@ -78,6 +88,10 @@ class ModelShape:
         """Returns the shape of a configured model."""
         sizes = (model.layers, model.dim, model.heads, model.kv_heads, model.head_dim, model.ffn_dim)
         rows = model.embedding_rows(vocab_size)
+        mixture = {}
+        if experts := model.experts:
+            mixture = {"experts": experts.count, "active_experts": experts.per_token, "expert_dim": experts.width}
+            mixture |= {"shared_dim": experts.shared_width, "expert_biases": experts.bias}
         return cls(
             *sizes,
             rows,
@@ -91,18 +105,36 @@ class ModelShape:
             window=model.window,
             windowed_layers=sum(model.window_of(layer) > 0 for layer in range(model.layers)),
             attention_cap=model.attention_cap > 0,
+            **mixture,
         )
 
     @property
     def layer_matrices(self) -> int:
-        """Weights in the matrices of one layer."""
+        """Weights in the matrices of one layer, of all its experts."""
+        return self.layer_matmul_weights + self.expert_matrices - self.active_experts * 3 * self.dim * self.expert_dim
+
+    @property
+    def expert_matrices(self) -> int:
+        """Weights in the matrices of all experts of one layer."""
+        return self.experts * 3 * self.dim * self.expert_dim
+
+    @property
+    def layer_matmul_weights(self) -> int:
+        """Weights in the matrices of one layer that a token is multiplied with."""
         attention = self.dim * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
+        if self.experts:
+            return attention + self.dim * (self.experts + 3 * self.inner_dim)
         return attention + (3 if self.gated else 2) * self.dim * self.ffn_dim
 
     @property
+    def inner_dim(self) -> int:
+        """Inner width of the feed-forward part of a layer for one token."""
+        return self.active_experts * self.expert_dim + self.shared_dim if self.experts else self.ffn_dim
+
+    @property
     def matmul_weights(self) -> int:
-        """Weights that every token is multiplied with: the matrices of the layers, and the head."""
-        return self.layers * self.layer_matrices + self.vocab_size * self.dim
+        """Weights that a token is multiplied with: the matrices of the layers without idle experts, and the head."""
+        return self.layers * self.layer_matmul_weights + self.vocab_size * self.dim
 
     @property
     def weights(self) -> Mapping[str, int]:
@@ -113,6 +145,7 @@ class ModelShape:
         norm = self.norm_vectors * self.dim
         heads = self.heads + self.kv_heads if self.qk_norm_whole else 2
         vectors += self.layer_norms * norm + self.qk_norm * self.norm_vectors * heads * self.head_dim
+        vectors += self.expert_biases * self.experts * (1 + self.dim + 2 * self.expert_dim)
         layers = self.layers * (self.layer_matrices + vectors)
         embedding = (self.vocab_size + self.positions) * self.dim
         head = 0 if self.tied else self.vocab_size * self.dim

@@ -25,6 +25,7 @@ from tasks.trainer.model.attention import (
     sdpa_mask,
     soft_capped,
 )
+from tasks.trainer.model.experts import Mixture
 from tasks.trainer.model.loss import count_labels, head_cross_entropy, loss_of_rows
 
 Recompute = Callable[..., Tensor]
@@ -136,6 +137,15 @@ class FeedForward(nn.Module):
         return out
 
 
+def feed_forward(config: ModelConfig) -> nn.Module:
+    """Returns the feed-forward part of a layer: SwiGLU, or a mixture of experts."""
+    if config.experts is None:
+        return FeedForward(config)
+    width = config.experts.shared_width
+    shared = FeedForward(config.model_copy(update={"ffn_width": width})) if width else None
+    return Mixture(config.dim, config.experts, shared)
+
+
 class TransformerBlock(nn.Module):
     """One layer: attention, then feed-forward, each added to the residual stream; norms are where `norm_place` says.
 
@@ -152,7 +162,7 @@ class TransformerBlock(nn.Module):
         self.attention = Attention(config, layer)
         self.attention_post_norm = norm() if after else None
         self.ffn_norm = norm() if before else None
-        self.ffn = FeedForward(config)
+        self.ffn = feed_forward(config)
         self.ffn_post_norm = norm() if after else None
         self.recompute: Recompute | None = None
         """Calls the layer so that the backward pass recomputes activations; None: activations are stored."""
@@ -309,7 +319,7 @@ def initial_weight(config: ModelConfig, name: str, shape: torch.Size, seed: int)
         deviation = 0.02 if config.tie_embeddings else 1.0
     else:
         residual = name.endswith(("wo.weight", "w2.weight"))
-        deviation = shape[1] ** -0.5 / (math.sqrt(2 * config.layers) if residual else 1.0)
+        deviation = shape[-1] ** -0.5 / (math.sqrt(2 * config.layers) if residual else 1.0)
     return torch.empty(shape).normal_(0.0, deviation, generator=generator)
 
 

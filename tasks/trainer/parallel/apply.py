@@ -5,6 +5,7 @@ result; FSDP last. As in OLMo-core and torchtitan, FSDP is also applied at degre
 single code path.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -28,6 +29,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.model.attention import PLAIN, Attend, Bounds, Kernel, Scores
+from tasks.trainer.model.experts import Experts
 from tasks.trainer.model.loss import LossOfRows, head_cross_entropy
 from tasks.trainer.model.transformer import Recompute, Transformer, TransformerBlock
 from tasks.trainer.parallel.compilation import (
@@ -38,6 +40,7 @@ from tasks.trainer.parallel.compilation import (
     make_tensor_asynchronous,
     overlap_of,
 )
+from tasks.trainer.parallel.experts import divide_experts
 from tasks.trainer.parallel.fp8 import use_fp8
 from tasks.trainer.parallel.mesh import Mesh
 
@@ -74,6 +77,7 @@ _STORED_OPERATORS = {
     "aten::mm",
     "aten::addmm",
     "aten::_scaled_mm",
+    "aten::_grouped_mm",
     "aten::_scaled_dot_product_efficient_attention",
     "aten::_scaled_dot_product_flash_attention",
     "aten::_scaled_dot_product_flash_attention_for_cpu",
@@ -104,14 +108,17 @@ def apply(model: Transformer, mesh: Mesh, run: TrainConfig, seq_len: int) -> Non
         model.rows = rows_of(mesh.at("context"), layout.context, seq_len).to(mesh.device)
     if layout.tensor > 1:
         _split(model, mesh.tensor)
+    divided = divide_experts(model, mesh.experts["expert"]) if mesh.experts else []
     if run.precision == "fp8":
         use_fp8(model.layers, mesh.device)
     for layer in model.layers.values():
         assert isinstance(layer, TransformerBlock)
         layer.recompute = _RECOMPUTE.get(layout.recompute)
-    compiled = compile_layers(model.layers.values(), layout, mesh.device)
+    # What a router decides changes the shapes of each batch, so that of such a layer only the attention is compiled.
+    parts = [layer.attention if run.model.experts else layer for layer in model.layers.values()]
+    compiled = compile_layers(parts, layout, mesh.device)
     model.head_loss = partial(model.head_loss, chunk=layout.loss_rows, of_rows=loss_in(compiled, run.model.logit_cap))
-    _shard(model, mesh, run)
+    _shard(model, divided, mesh, run)
     overlap = overlap_of(mesh, run, compiled)
     if overlap.weights.on:
         gather_ahead(model)
@@ -253,7 +260,7 @@ _RECOMPUTE: dict[str, Recompute] = {
 }
 
 
-def _shard(model: Transformer, mesh: Mesh, run: TrainConfig) -> None:
+def _shard(model: Transformer, divided: Sequence[Experts], mesh: Mesh, run: TrainConfig) -> None:
     """Shards parameters and gradients, and thereby the optimizer state, with FSDP."""
     layout = mesh.layout
     policy = MixedPrecisionPolicy(param_dtype=compute_dtype(run), reduce_dtype=torch.float32, cast_forward_inputs=False)
@@ -262,8 +269,9 @@ def _shard(model: Transformer, mesh: Mesh, run: TrainConfig) -> None:
     # A tied head uses the embedding again, so the two are gathered with the model as a whole.
     candidates: tuple[nn.Module | None, ...] = () if model.config.tie_embeddings else (model.embedding, model.head)
     ends = [part for part in candidates if part is not None]
-    for part in (*ends, *model.layers.values(), model):
-        fully_shard(part, mesh=over, mp_policy=policy, reshard_after_forward=layout.zero == 3)
+    for part in (*divided, *ends, *model.layers.values(), model):
+        ranks = _same_experts(mesh, run) if part in divided else over
+        fully_shard(part, mesh=ranks, mp_policy=policy, reshard_after_forward=layout.zero == 3)
         assert isinstance(part, FSDPModule)
         part.set_gradient_divide_factor(1.0)
         part.set_force_sum_reduction_for_comms(True)
@@ -273,6 +281,13 @@ def _shard(model: Transformer, mesh: Mesh, run: TrainConfig) -> None:
         register_fsdp_forward_method(model, "loss")
     if model.head is not None:
         _gather_for_loss(model, model.head)
+
+
+def _same_experts(mesh: Mesh, run: TrainConfig) -> DeviceMesh:
+    """Returns the ranks of FSDP that have the same part of the experts; see `Mesh.state`."""
+    assert mesh.experts is not None
+    is_replicated = mesh.layout.replicate > 1 and not run.compression
+    return mesh.experts["replicate", "expert_state"] if is_replicated else mesh.experts["expert_state"]
 
 
 def _gather_for_loss(model: Transformer, head: nn.Module) -> None:

@@ -40,6 +40,7 @@ def layout_reasons(
         *_rank_reasons(layout, nodes, ranks_per_node),
         *_batch_reasons(layout, run),
         *_tensor_reasons(layout, shape, seq_len),
+        *_expert_reasons(layout, run),
         *_pipeline_reasons(layout, run, shape),
         *(_fp8_reasons(layout, run, shape, seq_len) if run.precision == "fp8" else ()),
         *(compile_reasons(layout) if layout.compile else ()),
@@ -109,6 +110,9 @@ def memory_of_rank(
     last, sharded = stage == layout.pipeline - 1, layout.shard * layout.context
     layers = sum(map(len, chunks_of_rank(shape.layers, layout, stage)))
     own, layer, matrix = _own_weights(shape, layout, stage)
+    # FSDP gathers only this rank's part of the experts.
+    elsewhere = shape.expert_matrices * (1 - 1 / layout.expert)
+    gathered_all, layer = own - layers * elsewhere, layer - elsewhere
     microbatches = run.batch_size // run.microbatch // layout.data_ranks
     tokens = run.microbatch * seq_len / layout.context
     stored = partial(_stored_activations, run, shape, layout, width, seq_len, gpu)
@@ -117,7 +121,7 @@ def memory_of_rank(
         "weights": FP32 * own / sharded,
         "moments": _moments(shape, run) / shape.weights["total"] * own / sharded,
     }
-    gradients = FP32 * own / (1 if whole_gradients else sharded)
+    gradients = FP32 * (gathered_all if whole_gradients else own / sharded)
     hidden = width * tokens * shape.dim / layout.tensor
     received = microbatches * layout.chunks_per_rank * hidden * ((stage > 0) + (not last)) if layout.pipeline > 1 else 0
     kept = tokens * stored(layers_in_flight(run, layout, layers, stage)) + received
@@ -128,7 +132,7 @@ def memory_of_rank(
     summed = 0.0 if whole_gradients else FP32 * max(layer, matrix * last)
     in_layer = {
         "gradients": gradients,
-        "gathered": width * (2 * layer if layout.zero == 3 else own) * copied,
+        "gathered": width * (2 * layer if layout.zero == 3 else gathered_all) * copied,
         "reduced": width * layer + max(rest, summed),
         "activations": kept + tokens * _recomputed(run, shape, layout, width, seq_len, gpu),
         "loss": 0.0,
@@ -137,7 +141,7 @@ def memory_of_rank(
         return _whole_bytes(state | in_layer)
     in_loss = {
         "gradients": gradients if microbatches > 1 else 0.0,  # the first loss is before all gradients
-        "gathered": width * (2 * matrix if layout.zero == 3 else own) * copied,
+        "gathered": width * (2 * matrix if layout.zero == 3 else gathered_all) * copied,
         "reduced": rest,
         "activations": kept,
         "loss": _loss_memory(shape, layout, width, tokens, gpu),
@@ -233,6 +237,27 @@ def _fp8_reasons(layout: Layout, run: TrainConfig, shape: ModelShape, seq_len: i
     return reasons
 
 
+def _expert_reasons(layout: Layout, run: TrainConfig) -> list[str]:
+    experts, sharded, reasons = run.model.experts, layout.shard * layout.context, []
+    if experts is None:
+        return [f"expert = {layout.expert}, and the model has no experts"] if layout.expert > 1 else []
+    if experts.count % layout.expert:
+        reasons.append(f"expert = {layout.expert} does not divide the {experts.count} experts")
+    if sharded % layout.expert:
+        reasons.append(f"expert = {layout.expert} does not divide shard x context = {sharded}")
+    if layout.expert > 1 and layout.recompute == "selective":
+        reasons.append('recompute = "selective" cannot repeat an exchange between experts ("full" can)')
+    if layout.tensor > 1:
+        reasons.append(f"tensor = {layout.tensor} does not divide experts: use expert")
+    if layout.context > 1 and experts.balance == "loss":
+        reasons.append(
+            f'context = {layout.context} divides the sequences of a balance loss: use experts.balance = "bias"'
+        )
+    if run.precision == "fp8":
+        reasons.append('precision = "fp8" does not multiply experts: use "bf16"')
+    return reasons
+
+
 def _pipeline_reasons(layout: Layout, run: TrainConfig, shape: ModelShape) -> list[str]:
     if layout.pipeline == 1:
         return []
@@ -283,7 +308,7 @@ def _stored_activations(
     per_layer = {
         "none": _layer_activations(run, shape, layout, width, seq_len, gpu),
         "full": width * dim / tensor,
-        "selective": width * (3 * dim + 2 * heads + 2 * shape.ffn_dim) / tensor,
+        "selective": width * ((2 + max(1, shape.active_experts)) * dim + 2 * heads + 2 * shape.inner_dim) / tensor,
     }[layout.recompute]
     last_norm = (2 * FP32 + width) * dim / tensor
     return per_layer * layers + last_norm
@@ -292,11 +317,11 @@ def _stored_activations(
 def _recomputed(run: TrainConfig, shape: ModelShape, layout: Layout, width: int, seq_len: int, gpu: bool) -> float:
     """Returns the bytes per token of recomputed activations and gradients, in the layer whose gradient is computed."""
     tensor, heads = layout.tensor, shape.head_dim * (shape.heads + shape.kv_heads)
-    gradients = width * (2 * shape.dim + 2 * shape.ffn_dim / tensor)
+    gradients = width * (2 * shape.dim * max(1, shape.active_experts) + 2 * shape.inner_dim / tensor)
     if layout.recompute == "none":
         return gradients
     layer = _layer_activations(run, shape, layout, width, seq_len, gpu)
-    shared = width * (heads + 2 * shape.ffn_dim) / tensor if layout.recompute == "selective" else 0
+    shared = width * (heads + 2 * shape.inner_dim) / tensor if layout.recompute == "selective" else 0
     return layer - shared + gradients
 
 
@@ -317,6 +342,9 @@ def _layer_activations(
     attention = width * (queries * query + keys) / layout.tensor + (0 if gpu else width * seq_len)
     # Capped scores are computed one by one on a CPU: the fp32 products, their tanh, and the probabilities twice.
     attention += 0 if gpu or not shape.attention_cap else 4 * FP32 * shape.heads * seq_len / layout.tensor
+    if shape.experts:  # the rows of a token by expert, before and after; scores and shares of the router
+        rows = width * (2 * shape.active_experts * dim + 4 * shape.inner_dim) + 3 * FP32 * shape.experts
+        return norms + attention + rows
     return norms + attention + width * (4 if shape.gated else 2) * shape.ffn_dim / layout.tensor
 
 

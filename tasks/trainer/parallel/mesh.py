@@ -23,6 +23,8 @@ class Mesh:
     """All five dimensions."""
     states: DeviceMesh
     """[replicate, pipeline, state, tensor]; the state is sharded over both `shard` and `context`."""
+    experts: DeviceMesh | None
+    """With expert parallelism: as `states`, whose state is divided into [expert_state, expert]."""
     ranks_per_node: int
 
     @classmethod
@@ -30,12 +32,17 @@ class Mesh:
         """Creates the mesh; every rank of the world calls this."""
         sizes = (layout.replicate, layout.pipeline, layout.shard, layout.context, layout.tensor)
         merged = (layout.replicate, layout.pipeline, layout.shard * layout.context, layout.tensor)
-        device = ranks.device.type
+        device, experts = ranks.device.type, None
+        if layout.expert > 1:
+            parts = (*merged[:2], merged[2] // layout.expert, layout.expert, layout.tensor)
+            names = ("replicate", "pipeline", "expert_state", "expert", "tensor")
+            experts = init_device_mesh(device, parts, mesh_dim_names=names)
         return cls(
             layout,
             ranks.device,
             init_device_mesh(device, sizes, mesh_dim_names=DIMENSIONS),
             init_device_mesh(device, merged, mesh_dim_names=("replicate", "pipeline", "state", "tensor")),
+            experts,
             ranks.local_world,
         )
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from tasks.trainer.checkpoints.checkpoint import Box
 from tasks.trainer.data.batches import Batch
+from tasks.trainer.model.experts import Loads
 from tasks.trainer.model.transformer import Transformer
 from tasks.trainer.optim import AdamW, Muon
 from tasks.trainer.parallel.ranks import Ranks
@@ -64,6 +65,8 @@ class Replica(Protocol):
     """This rank's chunks of the model; one without a pipeline."""
     optimizer: AdamW | Muon
     """Of this rank's parameters."""
+    loads: Loads
+    """Of the experts in the last gradient."""
     numbers: range
     """The numbers of the microbatches of a step that this rank computes."""
     stop_requested: bool

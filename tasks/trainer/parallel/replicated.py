@@ -22,6 +22,7 @@ from tasks.core.errors import InputError
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.data.batches import Batch
+from tasks.trainer.model.experts import Loads
 from tasks.trainer.model.transformer import Transformer, set_initial_weights
 from tasks.trainer.optim import build_optimizer, clip, load_optimizer
 from tasks.trainer.parallel.compilation import best_kernel
@@ -56,6 +57,7 @@ class Replicated:
         self.chunks = [self.model]
         self._choose_kernel()
         self.optimizer = build_optimizer(dict(self.model.named_parameters()), run)
+        self.loads = Loads(run.model, self.model.layers.items())
         self._gradient = _flat_gradient(self.model)
         self._compressed = build_sum(run.compression) if run.compression and ranks.world > 1 else None
         all_ranks = list(range(ranks.world))
@@ -92,7 +94,8 @@ class Replicated:
         self.share = float(torch.linalg.vector_norm(gradient) if self.share_tolerance else hash_of([gradient]))
         own.append(torch.tensor(time.perf_counter() - started, dtype=torch.float64))
         self._sum(gradient)
-        (loss_sum, count, stopped), (*self.hashes, self.seconds) = self.ranks.sum_and_collect(sums, own)
+        (loss_sum, count, stopped, *loads), (*self.hashes, self.seconds) = self.ranks.sum_and_collect(sums, own)
+        self.loads.set(loads)
         # If all documents of the batch are withheld, there are no labels and no mean.
         self._gradient.copy_(gradient.div_(max(count, 1)))
         return loss_sum / max(count, 1), int(count), stopped > 0
@@ -108,20 +111,21 @@ class Replicated:
         self._compressed.sum(gradients, self.optimizer.steps_taken)
 
     def _backward(self, part: Batch) -> list[Tensor]:
-        """Returns the summed gradient, and (summed loss, tokens with a label, 0), of one microbatch."""
+        """Returns the summed gradient, and (summed loss, tokens with a label, 0, loads), of one microbatch."""
         here = part.on(self.ranks.device)
         self._gradient.zero_()
+        self.loads.take()
         with self._autocast():
             loss = self.model.loss(here.tokens, here.documents, here.labels, here.bounds)
         loss.backward()  # type: ignore[no-untyped-call]
         sums = torch.zeros(3, dtype=torch.float64, device=self.ranks.device)
         sums[0] = loss.detach()
         sums[1] = self.model.counted(part.documents, part.labels)
-        return [self._gradient, sums]
+        return [self._gradient, torch.cat((sums, self.loads.take().to(sums)))]
 
     def state_hashes(self) -> list[Tensor]:
         """Returns the hash of weights and optimizer state for each of `copies`, int64 scalars."""
-        return [hash_of([*self.model.parameters(), *self.optimizer.state().values()])] if self.copies else []
+        return [hash_of([*self.model.state_dict().values(), *self.optimizer.state().values()])] if self.copies else []
 
     def numbers_of(self, shift: int) -> range:
         """Returns the numbers of the microbatches of the rank `shift` positions later in `peers`."""

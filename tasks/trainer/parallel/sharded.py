@@ -35,6 +35,7 @@ from tasks.trainer.checkpoints.checkpoint import STATE, Box, TensorPart, file_pr
 from tasks.trainer.config import TrainConfig, TuningSpec
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.integrity.pace import Stopwatch
+from tasks.trainer.model.experts import Loads, choice_biases
 from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.model.transformer import Transformer, initial_constant, initial_weight
 from tasks.trainer.optim import build_optimizer, local, sum_of_squares
@@ -154,10 +155,15 @@ class Sharded:
             for name, parameter in chunk.named_parameters()
             if parameter.requires_grad
         }
+        self.biases = {name: bias for chunk in self.chunks for name, bias in choice_biases(chunk)}
+        """Those of the choice of experts, which every rank of a stage has."""
+        self.loads = Loads(run.model, (item for chunk in self.chunks for item in chunk.layers.items()))
         self.optimizer = build_optimizer(self.parameters, run)
         self._fingerprint = install_fingerprint(self.chunks, self.mesh)
         self.share, self.share_tolerance = 0.0, self._fingerprint.tolerance
         self.peers = next(group for group in self.mesh.ranks_along("replicate", "shard") if ranks.rank in group)
+        if layout.expert > 1:  # a rank also computes rows of others, so that another one cannot compute its share alone
+            self.peers = [ranks.rank]
         self.copies = _copies(self.mesh)
         parts = [_parts_of(parameter) for parameter in self.parameters.values()]
         self._parts = torch.tensor(parts, dtype=torch.float64, device=self.mesh.device)
@@ -179,6 +185,7 @@ class Sharded:
         own.append(torch.tensor(self._stopwatch.seconds(), dtype=torch.float64))
         for parameter in self.parameters.values():
             parameter.grad = None
+        self.loads.take()
         loss, count = self._backward(list(parts.values()))
         self.share = self._fingerprint.take()
         if self._compressed:
@@ -188,7 +195,9 @@ class Sharded:
         counts = self.mesh.at("tensor") == 0 and self.mesh.at("pipeline") == self.layout.pipeline - 1
         values = [loss * counts, count * counts, self.stop_requested]
         sums = torch.tensor(values, dtype=torch.float64, device=self.mesh.device)
-        (loss_sum, total, stopped), (*self.hashes, seconds) = self.ranks.sum_and_collect(sums, own)
+        sums = torch.cat((sums, self.loads.take().to(sums)))
+        (loss_sum, total, stopped, *loads), (*self.hashes, seconds) = self.ranks.sum_and_collect(sums, own)
+        self.loads.set(loads)
         self.seconds = seconds if any(seconds) else []
         torch._foreach_div_(self._gradients(), max(total, 1))
         return loss_sum / max(total, 1), int(total), stopped > 0
@@ -205,6 +214,8 @@ class Sharded:
     def initialize(self) -> None:
         """Sets the random initial weights."""
         initialize_shards(self.parameters, self.run, self.mesh)
+        for bias in self.biases.values():
+            bias.zero_()
 
     def state_hashes(self) -> list[Tensor]:
         """Returns the hash of this rank's shard of weights and optimizer state for each of `copies`, int64 scalars."""
@@ -255,7 +266,7 @@ class Sharded:
 
     def load_weights(self, file: Path) -> None:
         """Loads this rank's shard of the weights from a safetensors file, which every rank must be able to read."""
-        state = {name: parameter.detach() for name, parameter in self.parameters.items()}
+        state = {name: parameter.detach() for name, parameter in self.parameters.items()} | self.biases
         with tempfile.TemporaryDirectory() as alone:  # the reader opens all files of a folder
             (Path(alone) / file.name).with_suffix(".safetensors").symlink_to(file.absolute())
             load(state, storage_reader=HuggingFaceStorageReader(alone), process_group=self._gloo_group)
@@ -283,11 +294,12 @@ class Sharded:
         return cast(dict[str, Tensor], self._stager.stage(self._state()))
 
     def _state(self) -> dict[str, Tensor]:
-        return {**{name: parameter.detach() for name, parameter in self.parameters.items()}, **self.optimizer.state()}
+        weights = {name: parameter.detach() for name, parameter in self.parameters.items()}
+        return {**weights, **self.biases, **self.optimizer.state()}
 
     def _gather_file_numbers(self) -> dict[str, int]:
         """Returns the number of the file, 1 (model) or 2 (optimizer), of each tensor by name, over all ranks."""
-        own = {name: 1 if name in self.parameters else 2 for name in self._state()}
+        own = {name: 1 if name in self.parameters or name in self.biases else 2 for name in self._state()}
         everyone: list[dict[str, int]] = [{} for _ in range(self.ranks.world)]
         dist.all_gather_object(everyone, own, group=self._gloo_group)
         return {name: file for of_rank in everyone for name, file in of_rank.items()}
@@ -313,6 +325,9 @@ class Sharded:
             InputError: a part that this rank reads is not in `folder`.
         """
         load_shards(self._own_state(), folder, self.ranks.rank)
+        if self.biases and self.mesh.at("replicate") == 0:
+            self._copy_along("context", self.biases)
+            self._copy_along("shard", self.biases)
         if self.layout.tensor > 1 and self.mesh.at("replicate") == 0:
             self._copy_along("tensor", self._shared_state())
         if self.layout.replicate > 1:
@@ -326,7 +341,9 @@ class Sharded:
         """Returns the tensors that this rank reads from files."""
         if self.mesh.at("replicate"):
             return {}
-        shared = self._shared_state() if self.mesh.at("tensor") else {}
+        shared = dict(self._shared_state()) if self.mesh.at("tensor") else {}
+        if self.mesh.at("shard") or self.mesh.at("context"):
+            shared |= self.biases
         return {name: tensor for name, tensor in self._state().items() if name not in shared}
 
     def _shared_state(self) -> Mapping[str, Tensor]:

@@ -13,8 +13,11 @@ has
               all_reduce      w dim      per norm, as often as the state's reduce_scatter; and m x 2 per chunk of logits
     context   all_gather      keys or values of all positions, m x 2 n; with recomputation 4 n
               reduce_scatter  the same, m x 2 n
+    expert    all_to_all      w k positions x dim for k experts of a token, m x 4 n; with recomputation 6 n; and the
+                              number of rows of each expert, m x n; with recomputation 2 n
     pipeline  send            h / tensor, m forward unless last, m backward unless first, per chunk of layers
 
+FSDP gathers and sums the experts over the state / expert ranks that have the same ones, and
 where groups are the layers, the embedding, the head and the last norm; a tied head makes one of the last three. Not
 counted are sums of scalars, Muon's gathers, and compression.
 """
@@ -35,7 +38,7 @@ class Collective:
 
     Attributes:
         dimension: that whose ranks take part; "state" is shard x context.
-        kind: all_gather, reduce_scatter, all_reduce or send.
+        kind: all_gather, reduce_scatter, all_reduce, all_to_all or send.
         calls: number.
         size: bytes of their largest buffers, summed: the result of a gather, and the input of the others.
         ranks: that take part.
@@ -112,7 +115,7 @@ def _summed(all_of: list[Collective], gpus_per_node: int, inside: float, across:
         sent[within] += one.sent
         # Several rings share the ports of the ranks on a node, so that a byte leaves the node once.
         rate = inside if within else min(inside, across * local)
-        seconds[one.dimension in ("state", "replicate")] += one.sent / rate
+        seconds[one.dimension in ("state", "experts of a rank", "replicate")] += one.sent / rate
     return Traffic(inside=sent[True], across=sent[False], hideable=seconds[True], exposed=seconds[False])
 
 
@@ -131,17 +134,20 @@ def collectives(
     """
     width = FP32 if run.precision == "fp32" else 2
     microbatches = run.batch_size // run.microbatch // layout.data_ranks
-    apart = {"tensor": 1, "context": layout.tensor, "state": layout.tensor}
+    apart = {"tensor": 1, "context": layout.tensor, "state": layout.tensor, "expert": layout.tensor}
+    apart["experts of a rank"] = layout.tensor * layout.expert
     apart["pipeline"] = layout.tensor * layout.context * layout.shard
     apart["replicate"] = apart["pipeline"] * layout.pipeline
     found = [
         *_of_state(layout, shape, stage, microbatches, width),
         *_of_tensor(layout, run, shape, seq_len, stage, microbatches, width, gpu),
         *_of_context(layout, run, shape, seq_len, stage, microbatches, width),
+        *_of_experts(layout, run, shape, seq_len, stage, microbatches, width),
         *_of_pipeline(layout, run, shape, seq_len, stage, microbatches, width),
     ]
-    sizes = {name: getattr(layout, name) for name in apart if name != "state"}
+    sizes = {name: getattr(layout, name) for name in ("tensor", "context", "expert", "pipeline", "replicate")}
     sizes["state"] = layout.shard * layout.context
+    sizes["experts of a rank"] = sizes["state"] // layout.expert
     for dimension, kind, calls, size in found:
         if calls and sizes[dimension] > 1:
             yield Collective(dimension, kind, calls, calls * size, sizes[dimension], apart[dimension])
@@ -155,7 +161,7 @@ def _of_state(layout: Layout, shape: ModelShape, stage: int, microbatches: int, 
     weights, layers = shape.weights, sum(map(len, chunks_of_rank(shape.layers, layout, stage)))
     first, last = stage == 0, stage == layout.pipeline - 1
     norms = (2 * layers + last) * shape.norm_vectors * shape.dim
-    matrices = layers * weights["layers"] / shape.layers
+    matrices = layers * (weights["layers"] / shape.layers - shape.expert_matrices * (layout.expert > 1))
     ends = [weights["embedding"]] * first + [weights["head"]] * (last and not shape.tied)
     one_way, both_ways = (0, 0.0), (layers, matrices)
     if shape.tied:
@@ -204,6 +210,23 @@ def _of_context(
     keys = width * run.microbatch * seq_len * shape.kv_heads * shape.head_dim / layout.tensor
     yield "context", "all_gather", m * layers * (2 if layout.recompute == "none" else 4), keys
     yield "context", "reduce_scatter", m * layers * 2, keys
+
+
+def _of_experts(
+    layout: Layout, run: TrainConfig, shape: ModelShape, seq_len: int, stage: int, m: int, width: int
+) -> Iterator[Found]:
+    layers = sum(map(len, chunks_of_rank(shape.layers, layout, stage)))
+    rows = run.microbatch * seq_len / layout.context * shape.active_experts
+    yield "expert", "all_to_all", m * layers * (4 if layout.recompute == "none" else 6), width * rows * shape.dim
+    yield "expert", "all_to_all", m * layers * (1 if layout.recompute == "none" else 2), 8.0 * shape.experts
+    if layout.expert == 1:  # they are gathered with the layers
+        return
+    held = shape.expert_matrices / layout.expert
+    times = 2 * m if layout.zero == 3 else 1
+    yield "experts of a rank", "all_gather", layers * times, width * held
+    yield "experts of a rank", "reduce_scatter", layers * (m if layout.zero > 1 else 1), FP32 * held
+    own = FP32 * held * layout.expert / (layout.shard * layout.context)
+    yield "replicate", "all_reduce", layers, own
 
 
 def _of_pipeline(

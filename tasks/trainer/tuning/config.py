@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from tasks.core.config import OPERATION, Config
+from tasks.core.errors import RecipeError
 from tasks.trainer.config import LoraConfig, ModelConfig, OptimConfig, TrainConfig, TuningSpec
 from tasks.trainer.interchange.address import check_model_name
 from tasks.trainer.place import Layout
@@ -77,7 +78,14 @@ class FinetuneConfig(Config):
         return self.active and (self.lora is None or self.lora.merge)
 
     def training(self, model: ModelConfig) -> TrainConfig:
-        """Returns the settings of the training loop, for a model with the shape of the base."""
+        """Returns the settings of the training loop, for a model with the shape of the base.
+
+        Raises:
+            RecipeError: the base has experts, and the fine-tuning adapters or pairs.
+        """
+        if model.experts and (self.lora or self.loss == "dpo"):
+            what = "[finetune.lora]" if self.lora else 'loss = "dpo"'
+            raise RecipeError(f"[finetune] {what}: the base has experts", 'train all of its weights with loss = "sft"')
         shared = ("optim", "steps", "batch_size", "microbatch", "precision", "threads", "seed", "checkpoint_every")
         values = {name: getattr(self, name) for name in (*shared, "milestones")}
         return TrainConfig(model=model, init_seed=self.seed, **values)

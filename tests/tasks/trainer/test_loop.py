@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from tasks.core.errors import InputError, StoreError
 from tasks.trainer.checkpoints import checkpoint
-from tasks.trainer.config import TrainSpec
+from tasks.trainer.config import ExpertsConfig, ModelConfig, TrainSpec
 from tasks.trainer.integrity.guard import MAX_REFUSED, WINDOW
 from tasks.trainer.logs import DETERMINISTIC, FAULTS, METRICS, SKIPPED, MetricsTail, read_metrics
 from tasks.trainer.loop import Trainer, TrainingStopped
@@ -69,8 +69,12 @@ def test_the_loss_falls(made: Made, tmp_path: Path) -> None:
     assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
 
 
-def test_a_stopped_and_resumed_run_ends_with_the_same_bytes(made: Made, tmp_path: Path) -> None:
-    whole, broken = small_spec(made, tmp_path / "whole"), small_spec(made, tmp_path / "broken")
+@pytest.mark.parametrize("experts", [None, ExpertsConfig(count=4, per_token=2, width=16, balance="bias")])
+def test_a_stopped_and_resumed_run_ends_with_the_same_bytes(
+    made: Made, tmp_path: Path, experts: ExpertsConfig | None
+) -> None:
+    model = ModelConfig(layers=2, dim=32, heads=4, kv_heads=2, experts=experts)
+    whole, broken = (small_spec(made, tmp_path / name, model=model) for name in ("whole", "broken"))
     train(whole)
     trainer = Trainer(broken, ALONE)
     stop_after(trainer, 4)
@@ -82,6 +86,10 @@ def test_a_stopped_and_resumed_run_ends_with_the_same_bytes(made: Made, tmp_path
     assert len(last) == 3
     assert last.items() <= digests(tmp_path / "broken").items()
     assert curve(whole) == curve(broken)
+    if experts:
+        line = read_metrics(tmp_path / "whole" / METRICS)[-1]
+        assert line["experts/dropped"] == 0
+        assert line["experts/load"] == max(line["experts/load/0"], line["experts/load/1"]) >= 1
 
 
 def test_a_run_resumes_from_the_checkpoint_before_a_damaged_one(

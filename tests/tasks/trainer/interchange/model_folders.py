@@ -17,7 +17,7 @@ CLASSES = {
     for family, name in (
         *(("llama", "Llama"), ("mistral", "Mistral"), ("qwen2", "Qwen2"), ("qwen3", "Qwen3"), ("olmo2", "Olmo2")),
         *(("olmo3", "Olmo3"), ("smollm3", "SmolLM3"), ("gemma2", "Gemma2"), ("gemma3", "Gemma3Text")),
-        ("nanochat", "NanoChat"),
+        *(("nanochat", "NanoChat"), ("mixtral", "Mixtral"), ("qwen3_moe", "Qwen3Moe")),
     )
 }
 SMALL = {
@@ -48,7 +48,7 @@ def write_folder(
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": END}))
     config_class, model_class = (getattr(transformers, name) for name in CLASSES[family])
-    window = {"sliding_window": None} if family == "mistral" else {}
+    window = {"sliding_window": None} if family in ("mistral", "mixtral") else {}
     config = config_class(**{**SMALL, "vocab_size": tokenizer.get_vocab_size(), **window, **settings})
     model, generator = model_class(config), torch.Generator().manual_seed(1)
     with torch.no_grad():

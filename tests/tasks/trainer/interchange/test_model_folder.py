@@ -49,6 +49,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "nanochat": {"family": "nanochat"},
 }
 """Models with features that a Llama has not."""
+MIXTURE = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
 MODELS: dict[str, dict[str, Any]] = {
     "llama": {},
     "tied": {"tie_word_embeddings": True, "num_key_value_heads": 1},
@@ -72,6 +73,13 @@ MODELS: dict[str, dict[str, Any]] = {
     "qwen2, yarn": {"family": "qwen2", "rope_parameters": {**YARN, "rope_theta": 1e6}, "dtype": torch.bfloat16},
     "qwen3": {"family": "qwen3", "head_dim": 16, "rms_norm_eps": 1e-3},
     "qwen3, tied, padded": {"family": "qwen3", "head_dim": 24, "tie_word_embeddings": True, "vocab_size": 320},
+    "qwen3_moe": {"family": "qwen3_moe", **MIXTURE},
+    "mixtral, files, bf16": {
+        "family": "mixtral",
+        "dtype": torch.bfloat16,
+        "shard_size": "20KB",
+        "num_local_experts": 4,
+    },
     "bf16": {"dtype": torch.bfloat16},
     "fp16": {"dtype": torch.float16},
     **FEATURES,
@@ -201,7 +209,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"architectures": ["GemmaForCausalLM"]},
         r'architectures = \["GemmaForCausalLM"\].* Import a model of Llama.*Qwen3',
     ),
-    ({"architectures": ["MixtralForCausalLM"], "num_local_experts": 8}, r'architectures = \["MixtralForCausalLM"\]'),
+    ({"architectures": ["GptOssForCausalLM"]}, "has its experts, but neither attention sinks, the sliding window of"),
     ({"architectures": None}, "architectures = null"),
     ({"model_type": "qwen3"}, 'model_type = "qwen3".* A model of LlamaForCausalLM has llama'),
     ({"attention_bias": True}, "attention_bias = true is not supported"),

@@ -79,6 +79,7 @@ def run(job: dict[str, Any], ranks: Ranks) -> dict[str, list[float]]:
         norms.append(model.clip(1.0))
         losses.append(loss)
         model.optimizer.step(LEARNING_RATE)
+        model.loads.update()
         bpb.append(measured.measure()["bpb/a"])
     if "write" in job:
         with Saver(Disk(Path(job["write"]), 0, ranks.rank, ranks.world), model, 1, ()) as saver:

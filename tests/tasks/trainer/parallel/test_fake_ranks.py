@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from benchmarks.fake_ranks import CASES, VOCABULARY, counted, planned
-from tasks.trainer.config import ModelConfig, TrainConfig
+from tasks.trainer.config import ExpertsConfig, ModelConfig, TrainConfig
 from tasks.trainer.model.shape import SIZES, ModelShape
 from tasks.trainer.place import Layout
 
@@ -42,6 +42,27 @@ def test_keys_and_values_are_gathered_as_planned() -> None:
     layout = Layout(shard=2, context=2, recompute="selective", compile=False)
     model = SIZES["70b"].model.model_copy(update={"layers": 1})
     check(layout, model, 4, 256, last=False, memory=False)  # kernels are those of a CPU
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"shard": 8, "expert": 4},
+        *(
+            pytest.param(settings, marks=pytest.mark.soak)
+            for settings in (
+                {"shard": 8, "expert": 4, "recompute": "full"},
+                {"shard": 8, "recompute": "selective"},
+                {"replicate": 2, "shard": 8, "expert": 2, "zero": 1},
+                {"shard": 4, "expert": 2, "pipeline": 2},
+            )
+        ),
+    ],
+)
+def test_rows_of_experts_are_exchanged_as_planned(settings: dict[str, Any]) -> None:
+    layout, experts = Layout(**settings, compile=False), ExpertsConfig(count=64, per_token=8, width=768)
+    model = ModelConfig(layers=8, dim=2048, heads=32, kv_heads=4, tie_embeddings=False, experts=experts)
+    check(layout, model, 4 * layout.data_ranks, 4096, last=False, memory=True)
 
 
 @pytest.mark.soak

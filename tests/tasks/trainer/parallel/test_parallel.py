@@ -60,6 +60,18 @@ PRODUCTS: dict[str, dict[str, Any]] = {
 QWEN: dict[str, Any] = {"head_width": 12, "qkv_bias": True, "qk_norm": True, "vocab_rows": 200}
 """Settings of other families. Of 200 rows the second of two ranks has none of the 96 tokens."""
 
+EXPERTS: dict[str, Any] = {
+    "experts": {"count": 8, "per_token": 2, "width": 16, "shared_width": 16, "balance": "bias", "bias_rate": 0.02}
+}
+OF_EXPERTS: dict[str, dict[str, Any]] = {
+    "two parts": {"shard": 4, "expert": 2},
+    "four parts": {"shard": 4, "expert": 4},
+    "replicas": {"replicate": 2, "shard": 2, "expert": 2, "recompute": "full"},
+    "context": {"shard": 2, "context": 2, "expert": 4, "zero": 1},
+    "pipeline": {"pipeline": 2, "shard": 2, "expert": 2},
+    "undivided": {"shard": 4, "recompute": "selective"},
+}
+
 
 def job(layout: dict[str, Any] | None, steps: tuple[int, int] = (0, STEPS), **more: Any) -> dict[str, Any]:
     # Pipelines have embedding and head on different ranks; the other layouts do the same for comparison.
@@ -78,8 +90,9 @@ def run(ranks: int, folder: Path, jobs: list[dict[str, Any]]) -> list[dict[str, 
 
 @pytest.fixture(scope="module")
 def one_rank_each(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list[float]]]:
-    """Results of one rank in the bit-exact mode: of the usual model, and of one with the settings of QWEN."""
-    return run(1, tmp_path_factory.mktemp("one"), [job(None), job(None, (0, 3), model=QWEN)])
+    """Results of one rank in the bit-exact mode: of the usual model, and with the settings of QWEN and EXPERTS."""
+    jobs = [job(None), job(None, (0, 3), model=QWEN), job(None, (0, 4), model=EXPERTS)]
+    return run(1, tmp_path_factory.mktemp("one"), jobs)
 
 
 @pytest.fixture(scope="module")
@@ -100,10 +113,25 @@ def test_two_ranks_train_like_one_in_every_mode(
     one_rank_each: list[dict[str, list[float]]], tmp_path: Path, modes: Iterable[str], steps: int
 ) -> None:
     jobs = [*(job(MODES[mode], (0, steps)) for mode in modes), job(MODES["tensor"], (0, 3), model=QWEN)]
-    *usual, qwen = run(2, tmp_path, jobs)
+    jobs.append(job({"shard": 2, "expert": 2}, (0, 3), model=EXPERTS))
+    *usual, qwen, experts = run(2, tmp_path, jobs)
     for found in usual:
         check_equal(found, one_rank_each[0])
     check_equal(qwen, one_rank_each[1])
+    check_equal(experts, one_rank_each[2])
+
+
+@pytest.mark.soak
+def test_experts_divided_in_any_way_train_like_one_rank_and_resume_in_another_way(
+    one_rank_each: list[dict[str, list[float]]], tmp_path: Path
+) -> None:
+    jobs = [job(layout, (0, 2), model=EXPERTS, write=str(tmp_path / name)) for name, layout in OF_EXPERTS.items()]
+    resumed = zip(OF_EXPERTS.values(), [*OF_EXPERTS][::-1], strict=True)
+    jobs += [job(layout, (2, 4), model=EXPERTS, read=str(tmp_path / name)) for layout, name in resumed]
+    found = run(4, tmp_path, jobs)
+    found += run(1, tmp_path / "1", [job(None, (2, 4), model=EXPERTS, read=str(tmp_path / "four parts"))])
+    for number, one in enumerate(found):
+        check_equal(one, one_rank_each[2], 0 if number < len(OF_EXPERTS) else 2)
 
 
 @pytest.mark.soak
