@@ -34,6 +34,7 @@ from tasks.stages.finetune import ExamplesConfig
 from tasks.stages.tokens import PackConfig, TokenizerConfig
 from tasks.trainer.config import ModelConfig, TrainConfig
 from tasks.trainer.interchange.huggingface import read_shape
+from tasks.trainer.defaults import doubts
 from tasks.trainer.model import model_file
 from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.parallel.fit import check_fit
@@ -243,7 +244,9 @@ def plan(recipe: Recipe, store: Store, version: str, model: str = "", tuned: boo
     planned = estimate(config, train, shape, seq_len, layout, ranks, per_node, measured, address)
     if model:  # the recipe's place says nothing about where it will be trained
         return TrainingPlan(planned, [], implausible(planned), [])
-    return _with_omissions(recipe, store, version, planned, Artifact.find(store, ArtifactId(name, version)))
+    plan = _with_omissions(recipe, store, version, planned, Artifact.find(store, ArtifactId(name, version)))
+    plan.notes.extend(doubts(train, gpu=bool(recipe.place.kubernetes and recipe.place.kubernetes.gpus)))
+    return plan
 
 
 def _with_omissions(

@@ -149,7 +149,7 @@ class OptimConfig(Config):
     """`muon`: Muon for the matrices of the layers, AdamW for embedding, head and norms. The updates of both have the
     same RMS, so the other settings apply to both."""
     lr: float = Field(default=4e-3, gt=0)
-    """Peak learning rate."""
+    """Peak learning rate. In `[train]` and `[canary]` the default is that of the model's size (`defaults`)."""
     betas: tuple[float, float] = (0.9, 0.95)
     """Decay of AdamW's first and second moment."""
     eps: float = Field(default=1e-8, gt=0)
@@ -173,6 +173,19 @@ class OptimConfig(Config):
         if self.schedule == "cosine":
             return min(self.warmup_steps, steps - 1)
         return max(self.warmup_steps, round(steps * (1 - self.decay_share)))
+
+
+class InitConfig(Config):
+    """Random initial weights; the defaults are those of `transformer.initial_weight`."""
+
+    std: float = Field(default=0.0, ge=0)
+    """Standard deviation of all matrices, with embedding and head: 0.02 in GPT-2 and OLMo 2, 0.006 in DeepSeek LLM and
+    V3. 0: 1 / sqrt(fan in) of the layers' matrices, and a head of zeros."""
+    scale_outputs: bool = True
+    """Divides that of the matrices that write to the residual stream by sqrt(2 layers), as GPT-2 and Megatron do;
+    OLMo 2 does not."""
+    truncate: float = Field(default=0.0, ge=0)
+    """Standard deviations beyond which nothing is drawn: 3 in OLMo 2. 0: no limit."""
 
 
 class AnnealConfig(Config):
@@ -281,19 +294,25 @@ class TrainConfig(Config):
     steps: int = Field(default=600, ge=1)
     """Optimizer steps."""
     batch_size: int = Field(default=8, ge=1)
-    """Sequences per step, summed over all ranks."""
+    """Sequences per step, summed over all ranks. In a recipe the default has the tokens of the model's size
+    (`defaults`), with `[pack] seq_len`."""
     microbatch: int = Field(default=4, ge=1)
     """Sequences per forward and backward pass. Gradients are summed over microbatches in an order that does not
     depend on the number of ranks, so the rounding depends on this setting and not on the number of ranks."""
     precision: Literal["fp32", "bf16", "fp8"] = "fp32"
     """Arithmetic of the forward and backward pass; weights, moments and sums are fp32. `fp8`: matrix products of the
     layers in fp8, everything else in bf16; needs a GPU with SM 8.9 or later. On a CPU without bf16 instructions, `bf16`
-    is slower than `fp32`."""
+    is slower than `fp32`. The default is that of the model's size: `bf16` from 30 M weights on (`defaults`)."""
     compression: Annotated[Bf16Compression | PowerSgdCompression, Field(discriminator="kind")] | None = Field(
         default=None, exclude_if=lambda compression: compression is None
     )
     """Compression of the gradients that data-parallel ranks exchange, for slow networks; None: fp32. With compression
     the result depends on the number of ranks."""
+    z_loss: float = Field(default=0.0, ge=0, exclude_if=lambda weight: weight == 0)
+    """Coefficient of z-loss, c (log Z)^2 per token, which keeps logits from drifting (`model.loss`): 1e-4 in PaLM, 1e-5
+    in OLMo 2. It is in the gradient and logged as `z_loss`, and not in the loss. 0: none."""
+    init: InitConfig = Field(default=InitConfig(), exclude_if=lambda init: init == InitConfig())
+    """Distribution of random initial weights."""
     threads: int = Field(default=1, ge=1)
     """CPU threads per rank. Part of the identity of the run, because the number can change how sums are split."""
     init_seed: int = Field(default=0, ge=0)
@@ -352,6 +371,15 @@ class TrainConfig(Config):
         if weights:
             check_weights(weights)
         return weights
+
+    @model_validator(mode="after")
+    def _fill_in(self) -> "TrainConfig":
+        from tasks.trainer.defaults import defaults_of, with_default_lr  # it reads these settings
+
+        self.__dict__["optim"] = with_default_lr(self.optim, self.model)
+        if "precision" not in self.model_fields_set:
+            self.__dict__["precision"] = defaults_of(self.model).precision
+        return self
 
     @model_validator(mode="after")
     def _steps_fit(self) -> "TrainConfig":

@@ -23,6 +23,7 @@ from tasks.trainer.checkpoints.sources import sources_of
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.data.batches import Loader, open_data
 from tasks.trainer.data.withheld import NOTHING_LEFT, Withheld
+from tasks.trainer.defaults import doubts
 from tasks.trainer.gradient import Gradient, GradientComputer
 from tasks.trainer.integrity.corruption import Integrity, processor
 from tasks.trainer.integrity.guard import (
@@ -36,7 +37,7 @@ from tasks.trainer.integrity.guard import (
 )
 from tasks.trainer.integrity.pace import SlowRanks
 from tasks.trainer.integrity.poison import PoisonSearch
-from tasks.trainer.logs import ROLLBACK, Faults, Logs
+from tasks.trainer.logs import ROLLBACK, Z_LOSS, Faults, Logs
 from tasks.trainer.model.model_file import load_initial
 from tasks.trainer.optim import learning_rate
 from tasks.trainer.parallel.ranks import Ranks
@@ -100,6 +101,8 @@ class Trainer:
         if ranks.rank == 0:
             parameters = f"{self.telemetry.parameters:,}"
             log.info("%s parameters, %d steps, %d ranks", parameters, self.run.steps, ranks.world)
+            for doubt in () if spec.tuning else doubts(self.run, ranks.device.type == "cuda"):
+                log.warning("%s", doubt)
 
     def _replica(self) -> Replica:
         """Returns the model, sharded in a layout, else replicated; only that of a fine-tuning has its weights."""
@@ -223,6 +226,8 @@ class Trainer:
             "step_s": round(seconds, 4),
             "data_wait": round(waited / seconds, 4),
         }
+        if self.run.z_loss:
+            line[Z_LOSS] = None if refused else gradient.z_loss
         for observer in self.observers:
             observer.after_step(step, line)
         if self.logs:

@@ -31,6 +31,7 @@ from tasks.formats.tokens.readings import write_losses
 from tasks.trainer.config import TrainConfig, TrainSpec
 from tasks.trainer.continual import described, settings_of_month, start_step
 from tasks.trainer.continual import note as continual_note
+from tasks.trainer.defaults import origins
 from tasks.trainer.data.notice import initial_model_note
 from tasks.trainer.launch import supervised
 from tasks.trainer.launch.supervised import SupervisedRun
@@ -99,7 +100,7 @@ def _describe(
 def describe_run(spec: TrainSpec, plan: Plan) -> dict[str, Any]:
     """Returns the content of `run.json`: the settings that determine which step reads which sequence (`Order.of_run`).
 
-    A run with a single mixture stage has no "anneal".
+    `settings` has learning rate, batch and precision, and whether they are defaults of the model's size. A run with a single mixture stage has no "anneal".
     """
     return {
         "weights": spec.weights,
@@ -113,6 +114,7 @@ def describe_run(spec: TrainSpec, plan: Plan) -> dict[str, Any]:
         "checkpoint_steps": list(spec.run.milestone_steps),
         "vocab_size": plan.format.vocab_size,
         "tokenizer_sha256": plan.format.tokenizer_sha256,
+        "settings": origins(spec.run, plan.seq_len),
     }
 
 

@@ -28,7 +28,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.model.attention import Attend, Bounds, Kernel
-from tasks.trainer.model.loss import LossOfRows, head_cross_entropy
+from tasks.trainer.model.loss import LossOfRows, ZLoss, head_cross_entropy
 from tasks.trainer.model.transformer import Recompute, Transformer, TransformerBlock
 from tasks.trainer.parallel.compilation import (
     best_kernel,
@@ -108,6 +108,8 @@ def apply(model: Transformer, mesh: Mesh, run: TrainConfig, seq_len: int) -> Non
         layer.recompute = _RECOMPUTE.get(layout.recompute)
     compiled = compile_layers(model.layers.values(), layout, mesh.device)
     model.head_loss = partial(model.head_loss, chunk=layout.loss_rows, of_rows=loss_in(compiled))
+    if run.z_loss:
+        model.add_z_loss(run.z_loss)
     _shard(model, mesh, run)
     overlap = overlap_of(mesh, run, compiled)
     if overlap.weights.on:
@@ -165,12 +167,13 @@ def _sharded_loss(
     *,
     chunk: int | None,
     of_rows: LossOfRows,
+    z: ZLoss | None = None,
 ) -> Tensor:
     """Computes the loss when each rank has some rows of the head and some positions of the hidden state."""
     assert isinstance(hidden, DTensor)
     assert isinstance(weight, DTensor)
     whole = hidden.redistribute(mesh, [Replicate()]).to_local(grad_placements=[Partial()])
-    return head_cross_entropy(whole, weight.to_local(), labels, tokens, mesh.get_group(), chunk, of_rows)
+    return head_cross_entropy(whole, weight.to_local(), labels, tokens, mesh.get_group(), chunk, of_rows, z)
 
 
 def rows_of(rank: int, degree: int, seq_len: int) -> Tensor:

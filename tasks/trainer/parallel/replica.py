@@ -75,6 +75,8 @@ class Replica(Protocol):
     """Fingerprint of this rank's contribution to the last gradient."""
     share_tolerance: float
     """Allowed relative difference of two fingerprints of the same contribution; 0: they are bit-identical."""
+    z_loss: float
+    """Mean z-loss of the last gradient, in nats per token; 0 without `run.z_loss`."""
     timed: str
     """What is timed on each rank, a key of `pace.LEAST_S`."""
     seconds: list[float]

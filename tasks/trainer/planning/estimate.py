@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, Literal, NotRequired, TypedDict
 
 from tasks.trainer.config import TrainConfig, TuningSpec
+from tasks.trainer.defaults import origins
 from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.parallel.fit import FP32, layout_reasons
 from tasks.trainer.place import Layout
@@ -145,6 +146,7 @@ class RunEstimate(TypedDict):
     """Content of `estimate.json`."""
 
     model: ModelEstimate
+    settings: NotRequired[dict[str, dict[str, Any]]]
     time: TimeEstimate
     memory: MemoryEstimate
     communication: NotRequired[CommunicationEstimate]
@@ -204,6 +206,8 @@ def estimate(
         "checkpoints": saving,
         "cost": cost(plan, wall * ranks / HOUR),
     }
+    if tuning is None:
+        found["settings"] = origins(run, seq_len)
     if layout and plan.gpu != "CPU" and tuning is None:
         found["communication"] = _communication(plan, load, layout, ranks_per_node, seconds / run.steps)
     return found
