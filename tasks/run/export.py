@@ -57,7 +57,7 @@ from tasks.trainer.interchange.huggingface import (
     small_files,
 )
 from tasks.trainer.interchange.weights import TORCH_NAMES, copy_renamed, export_weights
-from tasks.trainer.model.model_file import last_weights
+from tasks.trainer.model.model_file import last_weights, weights_path
 
 _CARD = """---
 configs:
@@ -417,7 +417,7 @@ def _dtypes_before_import(checkpoint: Artifact) -> dict[str, str]:
 def weights_file(checkpoint: Artifact) -> str:
     """Returns the file with the weights of the last milestone; raises InputError if there is none."""
     step = max(json.loads(checkpoint.read("run.json"))["checkpoint_steps"])
-    path = f"checkpoints/{name_of(step)}/{MODEL}"
+    path = weights_path(checkpoint, step)
     if not checkpoint.files(path):
         raise InputError(f"{checkpoint.address} has no checkpoint of step {step}", "run the stage train again")
     return path

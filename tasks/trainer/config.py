@@ -188,6 +188,29 @@ class InitConfig(Config):
     """Standard deviations beyond which nothing is drawn: 3 in OLMo 2. 0: no limit."""
 
 
+class EmaConfig(Config):
+    """Exponential mean of the weights over the steps of the run, in fp32 (`ema`); set `decay` or `horizon`."""
+
+    decay: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the mean that a step keeps."""
+    horizon: int = Field(default=0, ge=0)
+    """Steps that it covers: a decay of 1 - 1 / horizon."""
+    weights: Literal["ema", "raw"] = "ema"
+    """The weights that are evaluated, registered, exported and fine-tuned: the mean, or those of the last step. Another
+    training starts from the latter in any case."""
+
+    @model_validator(mode="after")
+    def _one_length(self) -> "EmaConfig":
+        if (self.decay > 0) == (self.horizon > 0):
+            raise Problems([".horizon: set either horizon, in steps, or decay"])
+        return self
+
+    @property
+    def keep(self) -> float:
+        """Share of the mean that a step keeps."""
+        return self.decay or 1 - 1 / self.horizon
+
+
 class AnnealConfig(Config):
     """The second stage of the mixture: other weights in the last steps."""
 
@@ -313,6 +336,8 @@ class TrainConfig(Config):
     in OLMo 2. It is in the gradient and logged as `z_loss`, and not in the loss. 0: none."""
     init: InitConfig = Field(default=InitConfig(), exclude_if=lambda init: init == InitConfig())
     """Distribution of random initial weights."""
+    ema: EmaConfig | None = Field(default=None, exclude_if=lambda ema: ema is None)
+    """Mean of the weights over the steps; None: there is none."""
     threads: int = Field(default=1, ge=1)
     """CPU threads per rank. Part of the identity of the run, because the number can change how sums are split."""
     init_seed: int = Field(default=0, ge=0)

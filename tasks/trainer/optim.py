@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -15,6 +16,19 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
 UPDATE_RMS = 0.2
 """Root mean square of AdamW's updates before the learning rate (Liu et al. 2025, arXiv 2502.16982, section 2.2)."""
+
+
+class Optimizer(Protocol):
+    """What a step, checkpoints and integrity use of an optimizer."""
+
+    steps_taken: int
+    """Number of steps taken; not part of `state`."""
+
+    def step(self, lr: float) -> None:
+        """Applies the gradients in `.grad` of the parameters with learning rate `lr`."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Returns the state as `<kind>.<parameter>`; the tensors are not copied."""
 
 
 class AdamW:
@@ -148,14 +162,20 @@ class Muon:
         return {f"momentum.{name}": tensor for name, tensor in self.momentum.items()} | self.rest.state()
 
 
-def build_optimizer(params: Mapping[str, Tensor], run: TrainConfig) -> AdamW | Muon:
+def build_optimizer(params: Mapping[str, Tensor], run: TrainConfig) -> Optimizer:
     """Returns the optimizer that `[train.optim] name` selects, for named parameters; Muon iterates in `precision`."""
     if run.optim.name == "adamw":
-        return AdamW(params, run.optim)
-    return Muon(params, run.optim, torch.float32 if run.precision == "fp32" else torch.bfloat16)
+        optimizer: AdamW | Muon = AdamW(params, run.optim)
+    else:
+        optimizer = Muon(params, run.optim, torch.float32 if run.precision == "fp32" else torch.bfloat16)
+    if run.ema is None:
+        return optimizer
+    from tasks.trainer.ema import Averaged  # it wraps these optimizers
+
+    return Averaged(optimizer, params, run.ema)
 
 
-def load_optimizer(optimizer: AdamW | Muon, state: Mapping[str, Tensor]) -> None:
+def load_optimizer(optimizer: Optimizer, state: Mapping[str, Tensor]) -> None:
     """Copies a state, as `optimizer.state()` returns it, into an optimizer; raises KeyError if a tensor is missing."""
     for name, tensor in optimizer.state().items():
         tensor.copy_(state[name])

@@ -17,6 +17,7 @@ from tasks.formats.tokens.exposure import origin_ref
 from tasks.stages.registry import RegisterConfig
 from tasks.trainer.interchange.huggingface import llama_name, small_files
 from tasks.trainer.interchange.weights import copy_renamed
+from tasks.trainer.model.model_file import AVERAGED
 
 VERSION = 2
 
@@ -40,12 +41,10 @@ def run(config: RegisterConfig, inputs: Inputs, output: Output, engine: Engine) 
 
 
 def _last_checkpoint(checkpoint: Artifact) -> str:
-    folders = {
-        path.rpartition("/")[0] for path in checkpoint.files("checkpoints/") if path.endswith("model.safetensors")
-    }
-    if not folders:
-        raise InputError(f"{checkpoint.address} has no checkpoint", "run the stage train again")
-    return max(folders)
+    for folder in (AVERAGED, "checkpoints"):  # the mean of the weights, if it is the one to use
+        if files := [path for path in checkpoint.files(f"{folder}/") if path.endswith("model.safetensors")]:
+            return max(files).rpartition("/")[0]
+    raise InputError(f"{checkpoint.address} has no checkpoint", "run the stage train again")
 
 
 def _lineage(inputs: Inputs, last: str, scores: dict[str, object]) -> dict[str, object]:

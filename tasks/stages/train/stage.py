@@ -3,7 +3,7 @@
 Reads the token shards, the pack plan, the mixture (by default that of the recipe; `tasks.trainer.spec`) and, if
 configured, the checkpoint with the initial weights (`tasks.trainer.model.model_file`). Writes for every milestone
 `checkpoints/step-<nnnnnnnn>/{model.safetensors, optimizer.safetensors, state.json}` and the log rows up to it
-(`locations`), then `model.json` (architecture), `run.json` (the mapping of steps to sequences, for trace) and
+(`locations`), with `[train.ema]` the mean of the weights as `averaged/step-<nnnnnnnn>/model.safetensors`, then `model.json` (architecture), `run.json` (the mapping of steps to sequences, for trace) and
 `loss.parquet`. Documents that are taken down before or during the run are blank from the next checkpoint on, and
 `withheld.json` records the step (`notice`, `withheld`). Training runs in child processes and is supervised
 (`launch.supervised`). A killed stage resumes from the newest checkpoint that verifies at any location, and writes the
@@ -14,8 +14,10 @@ output, but copy the files of their ranks to the locations of checkpoints (`node
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from tasks.core.config import canonical_json
@@ -28,6 +30,7 @@ from tasks.formats.tokens.marks import withheld_rows
 from tasks.formats.tokens.order import VERSION as ORDER
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.readings import write_losses
+from tasks.trainer.checkpoints.checkpoint import EMA, MODEL, OPTIMIZER, name_of, tensors_in, write_whole
 from tasks.trainer.config import TrainConfig, TrainSpec
 from tasks.trainer.continual import described, settings_of_month, start_step
 from tasks.trainer.continual import note as continual_note
@@ -35,7 +38,7 @@ from tasks.trainer.defaults import origins
 from tasks.trainer.data.notice import initial_model_note
 from tasks.trainer.launch import supervised
 from tasks.trainer.launch.supervised import SupervisedRun
-from tasks.trainer.model.model_file import changed_settings, describe
+from tasks.trainer.model.model_file import AVERAGED, changed_settings, describe
 from tasks.trainer.spec import epochs, make_spec, open_plan
 
 log = logging.getLogger("sluice.train")
@@ -49,6 +52,8 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     run = SupervisedRun(output, partial(make_spec, config, inputs), partial(withheld_rows, inputs["shards"]))
     initial_note = _initial_note(config, inputs, output)
     metrics = run.train()
+    if run.spec.run.ema and run.spec.run.ema.weights == "ema" and AVERAGED not in output.committed:
+        _write_averaged(output, run.spec.run.milestone_steps)
     if "model" not in output.committed:
         _describe(output, run.spec, metrics, run.notice.marks_content(), described(config, inputs))
     report = run.finish(_report(metrics, run.spec))
@@ -77,6 +82,20 @@ def _initial_note(config: TrainConfig, inputs: Inputs, output: Output) -> str:
     note = f"; {initial_model_note(checkpoint, output, start_step(config, inputs))}{continual_note(config, inputs)}"
     changed = changed_settings(checkpoint, config.model)
     return f"{note}, with {changed}" if changed else note
+
+
+def _write_averaged(output: Output, steps: Sequence[int]) -> None:
+    """Writes the part `averaged`: the mean of the weights of each milestone as `averaged/step-<n>/model.safetensors`."""
+    with output.part(AVERAGED, conserved=False) as part:
+        for step in steps:
+            stored = output.store.local(f"{output.address.path}/checkpoints/{name_of(step)}/{OPTIMIZER}")
+            means = {
+                name.removeprefix(EMA): tensor
+                for name, tensor in tensors_in([Path(stored)]).items()
+                if name.startswith(EMA)
+            }
+            with part.file(f"{AVERAGED}/{name_of(step)}/{MODEL}") as file:
+                write_whole(means, file)
 
 
 def _describe(

@@ -236,9 +236,12 @@ def chunks_of_rank(layers: int, layout: Layout, stage: int) -> list[range]:
 
 
 def _moments(shape: ModelShape, run: TrainConfig) -> float:
-    """Returns the bytes of the optimizer state: two moments for AdamW; for Muon, one for the matrices of the layers."""
+    """Returns the bytes of the optimizer state: two moments for AdamW; for Muon, one for the matrices of the layers.
+
+    A mean of the weights (`ema`) is one more.
+    """
     single_moment = shape.layers * shape.layer_matrices if run.optim.name == "muon" else 0
-    return FP32 * (2 * shape.weights["total"] - single_moment)
+    return FP32 * ((3 if run.ema else 2) * shape.weights["total"] - single_moment)
 
 
 def _stored_activations(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tasks.trainer.checkpoints.checkpoint import Box
 from tasks.trainer.data.batches import Batch
-from tasks.trainer.optim import AdamW, Muon
+from tasks.trainer.optim import Optimizer
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.place import Layout
 
@@ -59,7 +59,7 @@ class Replica(Protocol):
 
     ranks: Ranks
     """The process group."""
-    optimizer: AdamW | Muon
+    optimizer: Optimizer
     """Of this rank's parameters."""
     numbers: range
     """The numbers of the microbatches of a step that this rank computes."""

@@ -277,7 +277,7 @@ def _checkpoints(plan: PlanConfig, load: Workload, ranks: int, seconds: float) -
     """
     run, shape = load.run, load.shape
     moments = 2 - (shape.layers * shape.layer_matrices / shape.weights["total"] if run.optim.name == "muon" else 0)
-    size = FP32 * load.trained_weights * (1 + moments)
+    size = FP32 * load.trained_weights * (1 + moments + bool(run.ema))
     delay = plan.checkpoint_s or size / ranks / CHECKPOINT_BYTES_PER_S
     mtbf = plan.gpu_mtbf_hours * HOUR / ranks
     step = seconds / (run.steps - run.first_step)

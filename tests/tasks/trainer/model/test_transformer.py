@@ -135,7 +135,7 @@ def test_the_fused_loss_and_its_gradients_equal_cross_entropy() -> None:
 def test_as_many_logits_exist_at_a_time_as_suit_the_device_or_the_layout_says(gpu: bool, rows: int) -> None:
     assert [loss_rows(layout, gpu) for layout in (None, Layout(), Layout(loss_rows=100))] == [rows, rows, 100]
     config = SIZES["125m"]
-    run = TrainConfig(model=config.model, batch_size=8, microbatch=8)
+    run = TrainConfig(model=config.model, batch_size=8, microbatch=8, precision="fp32")
     loss = memory_per_rank(None, run, ModelShape.of(config.model, config.vocab_size), 2048, gpu=gpu)["loss"]
     gradients = 2 * 4 * (8 * 2048 + config.vocab_size) * config.model.dim
     assert loss - gradients == rows * config.vocab_size * 3 * 4
