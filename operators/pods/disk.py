@@ -89,7 +89,7 @@ def _training_bytes(
     shape, seq_len, nproc = _shape(recipe, run), recipe.of(PackConfig).seq_len, recipe.place.train.nproc
     planned = estimate(recipe.of(PlanConfig), run, shape, seq_len, layout, nproc * nodes, nproc)
     saving = planned["checkpoints"]
-    read = run.steps * run.batch_size * seq_len * (2 if shape.vocab_size <= 2**16 else 4) / nodes
+    read = run.samples(run.steps) * seq_len * (2 if shape.vocab_size <= 2**16 else 4) / nodes
     return float(saving["scratch_gb"] * 1e9 / nodes + copies * saving["bytes"] + min(read, cache))
 
 

@@ -8,7 +8,9 @@ unigram model's by 39 % (8 sequences per step, lr 4e-3); 38 % with 4 sequences, 
 8e-3, 38 % with two layers of 160.
 """
 
+import math
 import re
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -284,6 +286,15 @@ class ForkConfig(Config):
         return name
 
 
+class RampConfig(Config):
+    """A stage of batch-size warm-up."""
+
+    batch_size: int = Field(ge=1)
+    """Sequences per step; it grows from stage to stage, up to that of `[train]`."""
+    steps: int = Field(ge=1)
+    """Steps of the stage: tokens / (`batch_size` x `[pack] seq_len`)."""
+
+
 class HeldoutConfig(Config):
     """Measurement of bits per byte of held-out text during the run."""
 
@@ -319,6 +330,9 @@ class TrainConfig(Config):
     batch_size: int = Field(default=8, ge=1)
     """Sequences per step, summed over all ranks. In a recipe the default has the tokens of the model's size
     (`defaults`), with `[pack] seq_len`."""
+    ramp: tuple[RampConfig, ...] = Field(default=(), exclude_if=lambda ramp: not ramp)
+    """Batch-size warm-up: the stages before steps of `batch_size`. Llama 3 405B began with 4 M tokens, for 252 M, and
+    went on with 8 M up to 2.87 T, then with 16 M (arXiv 2407.21783, section 3.4.1). Later months have none."""
     microbatch: int = Field(default=4, ge=1)
     """Sequences per forward and backward pass. Gradients are summed over microbatches in an order that does not
     depend on the number of ranks, so the rounding depends on this setting and not on the number of ranks."""
@@ -411,6 +425,7 @@ class TrainConfig(Config):
         problems = []
         if self.batch_size % self.microbatch:
             problems.append(f"batch_size {self.batch_size} must be a multiple of microbatch {self.microbatch}")
+        problems += self._ramp_problems()
         if self.milestones > self.steps:
             problems.append(f"{self.milestones} milestones do not fit into {self.steps} steps")
         if self.keep_checkpoints < 2:
@@ -429,6 +444,34 @@ class TrainConfig(Config):
         if problems:
             raise Problems(problems)
         return self
+
+    def _ramp_problems(self) -> list[str]:
+        problems, sizes = [], [*(stage.batch_size for stage in self.ramp), self.batch_size]
+        if any(size % self.microbatch for size in sizes[:-1]):
+            problems.append(f".ramp: every batch_size must be a multiple of microbatch {self.microbatch}")
+        if sorted({*sizes}) != sizes:
+            problems.append(f".ramp: the batch must grow from stage to stage, up to batch_size = {self.batch_size}")
+        if self.ramp and sum(stage.steps for stage in self.ramp) >= self.steps:
+            problems.append(f".ramp: its stages leave nothing of {self.steps} steps: make them shorter")
+        return problems
+
+    def samples(self, steps: int) -> int:
+        """Returns the number of sequences in the first `steps` steps."""
+        total = 0
+        for stage in self.ramp:
+            own = min(steps, stage.steps)
+            total, steps = total + own * stage.batch_size, steps - own
+        return total + steps * self.batch_size
+
+    @property
+    def common_batch(self) -> int:
+        """The largest number of sequences that divides the batch of every step; ranks share it equally."""
+        return math.gcd(self.batch_size, *(stage.batch_size for stage in self.ramp))
+
+    @property
+    def ramp_steps(self) -> tuple[int, ...]:
+        """The steps at which the batch grows, ascending."""
+        return tuple(accumulate(stage.steps for stage in self.ramp))
 
     def _continual_problems(self) -> list[str]:
         if self.continual is None:
@@ -463,7 +506,7 @@ class TrainConfig(Config):
             return self.model_copy(update={"replay": None})
         peak = self.optim.lr * self.continual.peak_share * (month - 1) ** -self.continual.fall
         optim = self.optim.model_copy(update={"lr": peak, "warmup_steps": self.continual.warmup_steps})
-        return self.model_copy(update={"optim": optim, "steps": self.continual.steps or self.steps})
+        return self.model_copy(update={"optim": optim, "steps": self.continual.steps or self.steps, "ramp": ()})
 
     @property
     def first_step(self) -> int:
@@ -620,6 +663,6 @@ class TrainSpec(Config):
     def data_changes(self) -> tuple[int, ...]:
         """Steps from which the data is planned to differ, so that losses before and after do not compare.
 
-        A new sequence length, other sources or an earlier model begin a run of their own, at step 0.
+        They are those of `anneal` and, since noise and gradient norm depend on the batch, of `ramp`. A new sequence length, other sources or an earlier model begin a run of their own, at step 0.
         """
-        return (self.anneal.from_step,) if self.anneal else ()
+        return (*self.run.ramp_steps, *((self.anneal.from_step,) if self.anneal else ()))

@@ -302,7 +302,7 @@ class Trainer:
             "steps_taken": self.replica.optimizer.steps_taken,
             "tokens": self.tokens,
             "guard": self.guard.state(),
-            "samples": self.step * self.run.batch_size,
+            "samples": self.run.samples(self.step),
             "run": self._identity(),
         }
 

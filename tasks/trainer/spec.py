@@ -168,12 +168,13 @@ def epochs(
     config: TrainConfig, sequences: Mapping[str, int], weights: Mapping[str, float], anneal: Anneal | None
 ) -> dict[str, float]:
     """Returns how often the run reads each source: 1.0 is one epoch, inf for a source without sequences."""
-    stages = [(weights, config.anneal_from)]
+    until = config.samples(config.anneal_from)
+    stages = [(weights, until)]
     if anneal:
-        stages.append((anneal.weights, config.steps - anneal.from_step))
+        stages.append((anneal.weights, config.samples(config.steps) - until))
     totals: dict[str, float] = {}
-    for shares, steps in stages:
-        for source, times in repetitions(shares, sequences, steps * config.batch_size).items():
+    for shares, samples in stages:
+        for source, times in repetitions(shares, sequences, samples).items():
             totals[source] = totals.get(source, 0.0) + times
     return totals
 
@@ -189,7 +190,7 @@ def _over(
 ) -> dict[str, float]:
     most = {}
     if config.alpha and config.repetition_cap is not None:
-        most = largest_weights(sequences, config.repetition_cap, config.steps * config.batch_size)
+        most = largest_weights(sequences, config.repetition_cap, config.samples(config.steps))
     where = f"[train] {field}, among the sources with a whole sequence"
     return component_weights(mixture, sequences, by, config.alpha, most, where)
 

@@ -119,7 +119,8 @@ def _describe(
 def describe_run(spec: TrainSpec, plan: Plan) -> dict[str, Any]:
     """Returns the content of `run.json`: the settings that determine which step reads which sequence (`Order.of_run`).
 
-    `settings` has learning rate, batch and precision, and whether they are defaults of the model's size. A run with a single mixture stage has no "anneal".
+    `settings` has learning rate, batch and precision, and whether they are defaults of the model's size. A run with a
+    single mixture stage has no "anneal", and one without batch-size warm-up no "ramp".
     """
     return {
         "weights": spec.weights,
@@ -127,6 +128,7 @@ def describe_run(spec: TrainSpec, plan: Plan) -> dict[str, Any]:
         "sequences": plan.summary["sequences"],
         "order": ORDER,
         "batch_size": spec.run.batch_size,
+        **({"ramp": [(stage.steps, stage.batch_size) for stage in spec.run.ramp]} if spec.run.ramp else {}),
         "seed": spec.run.seed,
         "seq_len": plan.seq_len,
         "steps": spec.run.steps,

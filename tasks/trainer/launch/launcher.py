@@ -217,7 +217,7 @@ def _ranks_for(spec: TrainSpec, nodes: int) -> int:
         for warning in layout_warnings(layout, nodes, nproc):
             log.warning("%s", warning)
         return nproc
-    microbatches = spec.run.batch_size // spec.run.microbatch
+    microbatches = spec.run.common_batch // spec.run.microbatch
     if microbatches % nodes:
         raise InputError(
             f"{nodes} nodes cannot share {microbatches} microbatches a step",

@@ -176,7 +176,7 @@ def _rank_reasons(layout: Layout, nodes: int, ranks_per_node: int) -> list[str]:
 
 
 def _batch_reasons(layout: Layout, run: TrainConfig) -> list[str]:
-    microbatches = run.batch_size // run.microbatch
+    microbatches = run.common_batch // run.microbatch
     if microbatches % layout.data_ranks:
         return [
             f"replicate x shard = {layout.data_ranks} ranks cannot share {microbatches} microbatches "
@@ -204,6 +204,8 @@ def _pipeline_reasons(layout: Layout, run: TrainConfig) -> list[str]:
     if layout.pipeline == 1:
         return []
     chunks, reasons = layout.pipeline * layout.chunks_per_rank, []
+    if run.ramp:
+        reasons.append("a pipeline has the same number of microbatches in every step: leave out train.ramp")
     if run.model.layers < chunks:
         reasons.append(f"{run.model.layers} layers cannot be {chunks} chunks (pipeline x chunks)")
     if run.model.tie_embeddings:

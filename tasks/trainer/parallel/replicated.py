@@ -194,7 +194,7 @@ class Replicated:
 
 def check_ranks(run: TrainConfig, world: int) -> None:
     """Raises InputError if there are more ranks than microbatches."""
-    microbatches = run.batch_size // run.microbatch
+    microbatches = run.common_batch // run.microbatch
     if world > microbatches:
         raise InputError(
             f"{world} ranks cannot share {microbatches} microbatches a step",

@@ -182,7 +182,7 @@ def estimate(
     """
     ranks, load = plan.gpus or (layout.ranks if layout else ranks), Workload(run, shape, seq_len, tuning)
     measured = before.mfu(plan.peak) if before else None
-    mfu, tokens = measured or plan.mfu, (run.steps - run.first_step) * run.batch_size * seq_len
+    mfu, tokens = measured or plan.mfu, (run.samples(run.steps) - run.samples(run.first_step)) * seq_len
     flops = tokens * load.flops_per_token
     seconds = flops / (plan.peak * mfu * ranks)
     saving = _checkpoints(plan, load, ranks, seconds)
