@@ -188,6 +188,11 @@ class InitConfig(Config):
     OLMo 2 does not."""
     truncate: float = Field(default=0.0, ge=0)
     """Standard deviations beyond which nothing is drawn: 3 in OLMo 2. 0: no limit."""
+    base_width: int = Field(default=0, ge=0, exclude_if=lambda width: width == 0)
+    """muP: the `dim` of the model at which learning rate and deviations were chosen; this one has those that fit its
+    own `dim` (`mup`), with AdamW and a separate head. 0: the standard parametrization."""
+    base_head_width: int = Field(default=0, ge=0, exclude_if=lambda width: width == 0)
+    """With `base_width`: width of a head of that model, if this one has wider heads instead of more."""
 
 
 class EmaConfig(Config):
@@ -415,7 +420,7 @@ class TrainConfig(Config):
     def _fill_in(self) -> "TrainConfig":
         from tasks.trainer.defaults import defaults_of, with_default_lr  # it reads these settings
 
-        self.__dict__["optim"] = with_default_lr(self.optim, self.model)
+        self.__dict__["optim"] = with_default_lr(self.optim, self.model, self.init)
         if "precision" not in self.model_fields_set:
             self.__dict__["precision"] = defaults_of(self.model).precision
         return self
@@ -440,10 +445,22 @@ class TrainConfig(Config):
             )
         if self.first_step >= self.steps:
             problems.append(f".fork.step: {self.first_step} leaves nothing of {self.steps} steps: raise train.steps")
-        problems += self._continual_problems()
+        problems += [*self._continual_problems(), *self._mup_problems()]
         if problems:
             raise Problems(problems)
         return self
+
+    def _mup_problems(self) -> list[str]:
+        init, problems = self.init, []
+        if init.base_head_width and not init.base_width:
+            problems.append(".init.base_head_width: set base_width, too")
+        if init.base_width and self.model.tie_embeddings:
+            problems.append(".init.base_width: muP needs a separate head: set model.tie_embeddings = false")
+        if init.base_width and self.optim.name != "adamw":
+            problems.append('.init.base_width: its rates are those of AdamW: set optim.name = "adamw"')
+        if init.base_head_width and self.model.qk_norm:
+            problems.append(".init.base_head_width: norms of queries undo it: leave it out, or set model.qk_norm = false")
+        return problems
 
     def _ramp_problems(self) -> list[str]:
         problems, sizes = [], [*(stage.batch_size for stage in self.ramp), self.batch_size]

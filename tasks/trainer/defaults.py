@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
-from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
+from tasks.trainer.config import InitConfig, ModelConfig, OptimConfig, TrainConfig
 from tasks.trainer.model.shape import SIZES, ModelShape
 
 TOKENS_PER_WEIGHT = 20
@@ -76,22 +76,31 @@ def defaults_of(model: ModelConfig) -> SizeDefaults:
     return min(DEFAULTS, key=lambda one: abs(math.log(_weights(SIZES[one.size].model) / weights)))
 
 
+def _at_base(model: ModelConfig, init: InitConfig) -> ModelConfig:
+    """Returns the model whose learning rate a run has: with muP, the one of the base width."""
+    if not init.base_width:
+        return model
+    inner = {"dim": init.base_width, "ffn_width": 0, "head_width": model.head_dim}
+    heads = max(1, round(model.heads * init.base_width / model.dim))
+    return model.model_copy(update={**inner, "heads": heads, "kv_heads": min(heads, model.kv_heads)})
+
+
 def default_batch(run: TrainConfig, seq_len: int) -> int:
     """Returns the sequences of a step that have the tokens of the size, a multiple of `microbatch`."""
     return max(1, round(defaults_of(run.model).batch_tokens / (seq_len * run.microbatch))) * run.microbatch
 
 
-def with_default_lr(optim: OptimConfig, model: ModelConfig) -> OptimConfig:
-    """Returns the settings with the learning rate of the model's size, unless they set one."""
+def with_default_lr(optim: OptimConfig, model: ModelConfig, init: InitConfig = InitConfig()) -> OptimConfig:
+    """Returns the settings with the learning rate of the size of a model, or of its muP base, unless they set one."""
     if "lr" in optim.model_fields_set:
         return optim
-    return optim.model_copy(update={"lr": defaults_of(model).lr})
+    return optim.model_copy(update={"lr": defaults_of(_at_base(model, init)).lr})
 
 
 def drop_defaults(settings: dict[str, Any], run: TrainConfig, seq_len: int) -> None:
     """Removes the values of `[train]` that its size has by default, so that another size gets its own."""
     default = defaults_of(run.model)
-    if run.optim.lr == default.lr:
+    if run.optim.lr == defaults_of(_at_base(run.model, run.init)).lr:
         del settings["optim"]["lr"]
     if run.precision == default.precision:
         settings.pop("precision", None)
@@ -101,19 +110,21 @@ def drop_defaults(settings: dict[str, Any], run: TrainConfig, seq_len: int) -> N
 
 def origins(run: TrainConfig, seq_len: int) -> dict[str, dict[str, Any]]:
     """Returns `value` and `from` of learning rate, batch in sequences and precision, for plan and record."""
-    default = defaults_of(run.model)
+    default, base = defaults_of(run.model), defaults_of(_at_base(run.model, run.init))
     rows = {
-        "lr": (run.optim.lr, default.lr),
-        "batch_size": (run.batch_size, default_batch(run, seq_len)),
-        "precision": (run.precision, default.precision),
+        "lr": (run.optim.lr, base.lr, base),
+        "batch_size": (run.batch_size, default_batch(run, seq_len), default),
+        "precision": (run.precision, default.precision, default),
     }
-    named = f"default of {default.size} ({default.source})"
-    return {name: {"value": own, "from": named if own == usual else RECIPE} for name, (own, usual) in rows.items()}
+    return {
+        name: {"value": own, "from": f"default of {of.size} ({of.source})" if own == usual else RECIPE}
+        for name, (own, usual, of) in rows.items()
+    }
 
 
 def doubts(run: TrainConfig, gpu: bool) -> Iterator[str]:
     """Yields warnings about a run; `gpu`: whether it is on GPUs."""
-    default = defaults_of(run.model)
+    default = defaults_of(_at_base(run.model, run.init))
     if run.optim.lr > DIVERGES_AT * default.lr:
         yield (
             f"optim.lr = {run.optim.lr:g} is likely to diverge: models of about {default.size} train at "

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from tasks.trainer.config import InitConfig, Llama3Rope, ModelConfig, YarnRope
 from tasks.trainer.model.attention import Attend, Bounds, Kernel, document_positions, sdpa_mask
 from tasks.trainer.model.loss import ZLoss, count_labels, head_cross_entropy
+from tasks.trainer.mup import deviation_share
 
 Recompute = Callable[..., Tensor]
 """Calls a function with arguments, as `torch.utils.checkpoint.checkpoint` does."""
@@ -235,6 +236,7 @@ def initial_weight(
     else:
         residual = init.scale_outputs and name.endswith(("wo.weight", "w2.weight"))
         deviation = (init.std or shape[1] ** -0.5) / (math.sqrt(2 * config.layers) if residual else 1.0)
+    deviation *= deviation_share(config, init, name)
     weight = torch.empty(shape)
     if init.truncate:
         limit = init.truncate * deviation
