@@ -195,6 +195,10 @@ class InitConfig(Config):
     """With `base_width`: width of a head of that model, if this one has wider heads instead of more."""
 
 
+STANDARD = InitConfig()
+"""The initial weights of a run that sets nothing about them."""
+
+
 class EmaConfig(Config):
     """Exponential mean of the weights over the steps of the run, in fp32 (`ema`); set `decay` or `horizon`."""
 
@@ -353,7 +357,7 @@ class TrainConfig(Config):
     z_loss: float = Field(default=0.0, ge=0, exclude_if=lambda weight: weight == 0)
     """Coefficient of z-loss, c (log Z)^2 per token, which keeps logits from drifting (`model.loss`): 1e-4 in PaLM, 1e-5
     in OLMo 2. It is in the gradient and logged as `z_loss`, and not in the loss. 0: none."""
-    init: InitConfig = Field(default=InitConfig(), exclude_if=lambda init: init == InitConfig())
+    init: InitConfig = Field(default=STANDARD, exclude_if=lambda init: init == STANDARD)
     """Distribution of random initial weights."""
     ema: EmaConfig | None = Field(default=None, exclude_if=lambda ema: ema is None)
     """Mean of the weights over the steps; None: there is none."""
@@ -459,7 +463,9 @@ class TrainConfig(Config):
         if init.base_width and self.optim.name != "adamw":
             problems.append('.init.base_width: its rates are those of AdamW: set optim.name = "adamw"')
         if init.base_head_width and self.model.qk_norm:
-            problems.append(".init.base_head_width: norms of queries undo it: leave it out, or set model.qk_norm = false")
+            problems.append(
+                ".init.base_head_width: norms of queries undo it: leave it out, or set model.qk_norm = false"
+            )
         return problems
 
     def _ramp_problems(self) -> list[str]:
@@ -680,6 +686,7 @@ class TrainSpec(Config):
     def data_changes(self) -> tuple[int, ...]:
         """Steps from which the data is planned to differ, so that losses before and after do not compare.
 
-        They are those of `anneal` and, since noise and gradient norm depend on the batch, of `ramp`. A new sequence length, other sources or an earlier model begin a run of their own, at step 0.
+        They are those of `anneal` and, since noise and gradient norm depend on the batch, of `ramp`. A new sequence
+        length, other sources or an earlier model begin a run of their own, at step 0.
         """
         return (*self.run.ramp_steps, *((self.anneal.from_step,) if self.anneal else ()))

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
-from tasks.trainer.config import InitConfig, ModelConfig, OptimConfig, TrainConfig
+from tasks.trainer.config import STANDARD, InitConfig, ModelConfig, OptimConfig, TrainConfig
 from tasks.trainer.model.shape import SIZES, ModelShape
 
 TOKENS_PER_WEIGHT = 20
@@ -90,7 +90,7 @@ def default_batch(run: TrainConfig, seq_len: int) -> int:
     return max(1, round(defaults_of(run.model).batch_tokens / (seq_len * run.microbatch))) * run.microbatch
 
 
-def with_default_lr(optim: OptimConfig, model: ModelConfig, init: InitConfig = InitConfig()) -> OptimConfig:
+def with_default_lr(optim: OptimConfig, model: ModelConfig, init: InitConfig = STANDARD) -> OptimConfig:
     """Returns the settings with the learning rate of the size of a model, or of its muP base, unless they set one."""
     if "lr" in optim.model_fields_set:
         return optim

@@ -1,7 +1,7 @@
 """The exponential mean of the weights over the steps of a run (`[train.ema]`).
 
-It is part of the optimizer's state, as `ema.<parameter>`: in fp32, sharded like the parameters, in every checkpoint, and
-readable in any layout. The stage `train` writes the mean of each milestone to `averaged/`.
+It is part of the optimizer's state, as `ema.<parameter>`: in fp32, sharded like the parameters, in every checkpoint,
+and readable in any layout. The stage `train` writes the mean of each milestone to `averaged/`.
 """
 
 from collections.abc import Mapping

@@ -232,9 +232,7 @@ class Order:
                     steps.append(step)
         return steps
 
-    def _compute_block(
-        self, span: _Span, block: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    def _compute_block(self, span: _Span, block: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Returns source index, sequence and epoch of the slots of a block, int64 (steps, batch size) each.
 
         The last block of a span also has slots of the next one, of which `batch` reads none.

@@ -3,8 +3,8 @@
 Reads the token shards, the pack plan, the mixture (by default that of the recipe; `tasks.trainer.spec`) and, if
 configured, the checkpoint with the initial weights (`tasks.trainer.model.model_file`). Writes for every milestone
 `checkpoints/step-<nnnnnnnn>/{model.safetensors, optimizer.safetensors, state.json}` and the log rows up to it
-(`locations`), with `[train.ema]` the mean of the weights as `averaged/step-<nnnnnnnn>/model.safetensors`, then `model.json` (architecture), `run.json` (the mapping of steps to sequences, for trace) and
-`loss.parquet`. Documents that are taken down before or during the run are blank from the next checkpoint on, and
+(`locations`), with `[train.ema]` the mean of the weights as `averaged/step-<nnnnnnnn>/model.safetensors`, then
+`model.json` (architecture), `run.json` (the mapping of steps to sequences, for trace) and `loss.parquet`. Documents that are taken down before or during the run are blank from the next checkpoint on, and
 `withheld.json` records the step (`notice`, `withheld`). Training runs in child processes and is supervised
 (`launch.supervised`). A killed stage resumes from the newest checkpoint that verifies at any location, and writes the
 same bytes.
@@ -34,8 +34,8 @@ from tasks.trainer.checkpoints.checkpoint import EMA, MODEL, OPTIMIZER, name_of,
 from tasks.trainer.config import TrainConfig, TrainSpec
 from tasks.trainer.continual import described, settings_of_month, start_step
 from tasks.trainer.continual import note as continual_note
-from tasks.trainer.defaults import origins
 from tasks.trainer.data.notice import initial_model_note
+from tasks.trainer.defaults import origins
 from tasks.trainer.launch import supervised
 from tasks.trainer.launch.supervised import SupervisedRun
 from tasks.trainer.model.model_file import AVERAGED, changed_settings, describe
@@ -85,7 +85,7 @@ def _initial_note(config: TrainConfig, inputs: Inputs, output: Output) -> str:
 
 
 def _write_averaged(output: Output, steps: Sequence[int]) -> None:
-    """Writes the part `averaged`: the mean of the weights of each milestone as `averaged/step-<n>/model.safetensors`."""
+    """Writes the part `averaged`: `averaged/step-<n>/model.safetensors`, the mean of the weights of each milestone."""
     with output.part(AVERAGED, conserved=False) as part:
         for step in steps:
             stored = output.store.local(f"{output.address.path}/checkpoints/{name_of(step)}/{OPTIMIZER}")

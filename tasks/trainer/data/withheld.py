@@ -168,9 +168,7 @@ def slice_losses(replica: Replica, batches: StepData, step: int, parts: Mapping[
     own = [number for number in replica.numbers if number < count]
     slices = {number: batches.slices_of(step, number) for number in range(count)}
     sizes = {number: sum(map(len, sequences)) for number, sequences in slices.items()}
-    isolated = [
-        part for number in own for part in _isolated_slices(parts[number], slices[number], batches.eos_id)
-    ]
+    isolated = [part for number in own for part in _isolated_slices(parts[number], slices[number], batches.eos_id)]
     shares = count // len(own)
     count_of_parts = max(sum(sizes[number] for number in range(first, count, shares)) for first in range(shares))
     losses = replica.probe([*isolated, *[isolated[0]] * (count_of_parts - len(isolated))])

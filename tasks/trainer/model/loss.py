@@ -121,9 +121,7 @@ def loss_of_rows(
     return _sharded(rows, weight, labels, tokens, group, z) if group else _whole(rows, weight, labels, tokens, z)
 
 
-def _whole(
-    rows: Tensor, weight: Tensor, labels: Tensor, tokens: int, z: float
-) -> tuple[Tensor, Tensor | None, Tensor]:
+def _whole(rows: Tensor, weight: Tensor, labels: Tensor, tokens: int, z: float) -> tuple[Tensor, Tensor | None, Tensor]:
     """As `loss_of_rows` on one rank; the gradient is in the dtype of `rows`."""
     counted = labels != IGNORED
     target = torch.where(counted, labels, 0)[:, None]

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tasks.trainer.config import InitConfig, Llama3Rope, ModelConfig, YarnRope
+from tasks.trainer.config import STANDARD, InitConfig, Llama3Rope, ModelConfig, YarnRope
 from tasks.trainer.model.attention import Attend, Bounds, Kernel, document_positions, sdpa_mask
 from tasks.trainer.model.loss import ZLoss, count_labels, head_cross_entropy
 from tasks.trainer.mup import deviation_share
@@ -201,7 +201,7 @@ class Transformer(nn.Module):
         return count_labels(labels)
 
 
-def build(config: ModelConfig, vocab_size: int, seed: int, init: InitConfig = InitConfig()) -> Transformer:
+def build(config: ModelConfig, vocab_size: int, seed: int, init: InitConfig = STANDARD) -> Transformer:
     """Returns a model in fp32 with random initial weights from `seed`."""
     model = Transformer(config, vocab_size)
     set_initial_weights(model, config, seed, init)
@@ -209,17 +209,13 @@ def build(config: ModelConfig, vocab_size: int, seed: int, init: InitConfig = In
 
 
 @torch.no_grad()
-def set_initial_weights(
-    model: Transformer, config: ModelConfig, seed: int, init: InitConfig = InitConfig()
-) -> None:
+def set_initial_weights(model: Transformer, config: ModelConfig, seed: int, init: InitConfig = STANDARD) -> None:
     """Sets random initial weights from `seed`, in place."""
     for name, weight in model.named_parameters():
         weight.copy_(initial_weight(config, name, weight.shape, seed, init))
 
 
-def initial_weight(
-    config: ModelConfig, name: str, shape: torch.Size, seed: int, init: InitConfig = InitConfig()
-) -> Tensor:
+def initial_weight(config: ModelConfig, name: str, shape: torch.Size, seed: int, init: InitConfig = STANDARD) -> Tensor:
     """Returns the initial weight of a parameter, float32 on the CPU, as a function of the arguments alone.
 
     Matrices: normal with standard deviation 1 / sqrt(fan in), times 1 / sqrt(2 layers) for those that write to the
@@ -244,7 +240,7 @@ def initial_weight(
     return weight.normal_(0.0, deviation, generator=generator)
 
 
-def initial_constant(name: str, shape: torch.Size, init: InitConfig = InitConfig()) -> float | None:
+def initial_constant(name: str, shape: torch.Size, init: InitConfig = STANDARD) -> float | None:
     """Returns the value that all numbers of an initial weight have; None if they are drawn."""
     if (name.startswith("head.") and not init.std) or name.endswith(".bias"):
         return 0.0

@@ -177,7 +177,9 @@ def test_a_batch_that_grows_reads_the_sequences_of_a_constant_one_in_the_same_or
     assert sizes == [grown.size_of(step) for step in range(7)] == [2, 2, 2, 4, 4, 8, 8]
     assert [grown.slots_before(step) for step in (3, 5, 7)] == [6, 14, 30]
     in_order = [sorted(constant.batch(step)) for step in range(15)]
-    assert sorted(one for step in range(7) for one in grown.batch(step)) == sorted(one for two in in_order for one in two)
+    assert sorted(one for step in range(7) for one in grown.batch(step)) == sorted(
+        one for two in in_order for one in two
+    )
     assert [sorted(grown.batch(step)) for step in range(3)] == in_order[:3]
     run = {"sequences": sequences, "weights": mixture, "batch_size": 8, "seed": 1, "seq_len": 2**20, "order": VERSION}
     read = Order.of_run(json.loads(json.dumps({**run, "ramp": [(3, 2), (2, 4)]})))

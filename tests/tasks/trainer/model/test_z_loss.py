@@ -57,7 +57,7 @@ def test_a_run_logs_its_z_loss_beside_the_loss(made: Made, tmp_path: Path) -> No
     for name, settings in (("none", {}), ("some", {"z_loss": 1e-3})):
         trained = train(small_spec(made, tmp_path / name, steps=2, **settings))
     none, some = (read_metrics(tmp_path / name / METRICS) for name in ("none", "some"))
-    assert [line["loss"] for line in none][0] == [line["loss"] for line in some][0]  # before the first update
+    assert none[0]["loss"] == some[0]["loss"]  # before the first update
     assert none[1]["loss"] != some[1]["loss"]
     assert "z_loss" not in none[0]
     # The first logits are near zero, so log Z is near the log of the vocabulary.
