@@ -85,7 +85,7 @@ def _training_bytes(recipe: Recipe, run: TrainConfig, nodes: int, cache: float, 
     """Returns the scratch space of each of the nodes of a training, with space for `copies` more whole checkpoints."""
     shape, seq_len = _shape(recipe, run), recipe.of(PackConfig).seq_len
     size = checkpoint_bytes(Workload(run, shape, seq_len))
-    read = run.steps * run.batch_size * seq_len * (2 if shape.vocab_size <= 2**16 else 4) / nodes
+    read = run.samples(run.steps) * seq_len * (2 if shape.vocab_size <= 2**16 else 4) / nodes
     return kept_checkpoints(run) * size / nodes + copies * size + min(read, cache)
 
 

@@ -58,7 +58,7 @@ from tasks.trainer.interchange.huggingface import (
     small_files,
 )
 from tasks.trainer.interchange.weights import TORCH_NAMES, copy_renamed, export_weights
-from tasks.trainer.model.model_file import Which, last_weights, step_of
+from tasks.trainer.model.model_file import Which, last_weights, step_of, weights_path
 
 _CARD = """---
 configs:
@@ -357,7 +357,7 @@ def _outside(base: Artifact) -> tuple[str, str]:
 
 def _whole_model(model: Artifact, takedowns: Sequence[Artifact]) -> ModelExport:
     artifacts = lineage.chain_of(model)
-    return tuned_model(artifacts, takedowns) if is_tuned(model) else _trained_model(artifacts, takedowns)
+    return tuned_model(artifacts, takedowns) if is_tuned(model) else _trained_model(artifacts, takedowns, "last")
 
 
 def _tuned_files(model: Artifact) -> dict[str, bytes]:
@@ -447,7 +447,7 @@ def _dtypes_before_import(checkpoint: Artifact) -> dict[str, str]:
 def weights_file(checkpoint: Artifact, which: Which = "last") -> str:
     """Returns the file with the weights of the last or the best checkpoint; raises InputError if there is none."""
     step = step_of(checkpoint, which, "--checkpoint")
-    path = f"checkpoints/{name_of(step)}/{MODEL}"
+    path = weights_path(checkpoint, step)
     if not checkpoint.files(path):
         raise InputError(f"{checkpoint.address} has no checkpoint of step {step}", "run the stage train again")
     return path

@@ -33,6 +33,7 @@ from tasks.stages.consolidate.what_if import render, what_if
 from tasks.stages.finetune import ExamplesConfig
 from tasks.stages.tokens import PackConfig, TokenizerConfig
 from tasks.trainer.config import ModelConfig, TrainConfig
+from tasks.trainer.defaults import doubts
 from tasks.trainer.interchange.huggingface import read_shape
 from tasks.trainer.model import model_file
 from tasks.trainer.model.shape import ModelShape
@@ -247,7 +248,9 @@ def plan(recipe: Recipe, store: Store, version: str, model: str = "", tuned: boo
     planned = _estimate(recipe, load, measured, str(previous.address) if previous else "", elsewhere=bool(model))
     if model:
         return TrainingPlan(planned, [], implausible(planned), [])
-    return _with_omissions(recipe, store, version, planned, Artifact.find(store, ArtifactId(name, version)))
+    plan = _with_omissions(recipe, store, version, planned, Artifact.find(store, ArtifactId(name, version)))
+    plan.notes.extend(doubts(train, gpu=bool(recipe.place.kubernetes and recipe.place.kubernetes.gpus)))
+    return plan
 
 
 def _with_omissions(

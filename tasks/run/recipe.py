@@ -27,7 +27,9 @@ from tasks.stages.canary import ARM_SETTINGS, CanaryConfig
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.extract.config import ExtractConfig
-from tasks.stages.tokens import EncodeConfig
+from tasks.stages.tokens import EncodeConfig, PackConfig
+from tasks.trainer.config import TrainConfig
+from tasks.trainer.defaults import default_batch, drop_defaults
 from tasks.trainer.evaluation.config import EvaluateConfig
 from tasks.trainer.tuning.config import FinetuneConfig, unsupported_settings
 
@@ -136,6 +138,9 @@ class Recipe(_Sections):
         """Sets fields derived from other sections; raises ValueError if the recipe sets such a field itself."""
         crawls = _crawls(self.makes, self.of(CrawlConfig))
         self.__dict__["consolidate"] = with_sources(crawls, self.of(ExtractConfig), self.of(ConsolidateConfig))
+        train, seq_len = self.of(TrainConfig), self.of(PackConfig).seq_len
+        if "batch_size" not in train.model_fields_set:
+            self.__dict__["train"] = train.model_copy(update={"batch_size": default_batch(train, seq_len)})
         for section, config in SECTIONS.items():
             for name, copied in config.COPIED.items():
                 settings, wanted, original = getattr(self, section), self.field(copied.when), self.field(copied.section)
@@ -276,7 +281,8 @@ class Recipe(_Sections):
     def override(self, values: Mapping[str, Any]) -> "Recipe":
         """Returns a recipe with some fields replaced, given by dotted paths ("crawl.max_pages").
 
-        A default of `consolidate.sources` is computed again, because the override may change the sources.
+        Defaults of `consolidate.sources` and of the model's size are computed again, because the override may change
+        the sources or the size.
 
         Raises:
             RecipeError: an unknown path or an unusable value.
@@ -286,6 +292,7 @@ class Recipe(_Sections):
         if consolidate.sources == consolidate.judged_by_default():
             del settings["consolidate"]["sources"]
         settings["consolidate"].pop("kinds", None)
+        drop_defaults(settings["train"], self.of(TrainConfig), self.of(PackConfig).seq_len)
         for section, config in SECTIONS.items():
             for name in config.COPIED:
                 settings[section].pop(name, None)

@@ -8,7 +8,9 @@ unigram model's by 39 % (8 sequences per step, lr 4e-3); 38 % with 4 sequences, 
 8e-3, 38 % with two layers of 160.
 """
 
+import math
 import re
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -227,7 +229,7 @@ class OptimConfig(Config):
     """`muon`: Muon for the matrices of the layers, AdamW for embedding, head and norms. The updates of both have the
     same RMS, so the other settings apply to both."""
     lr: float = Field(default=4e-3, gt=0)
-    """Peak learning rate."""
+    """Peak learning rate. In `[train]` and `[canary]` the default is that of the model's size (`defaults`)."""
     betas: tuple[float, float] = (0.9, 0.95)
     """Decay of AdamW's first and second moment."""
     eps: float = Field(default=1e-8, gt=0)
@@ -251,6 +253,51 @@ class OptimConfig(Config):
         if self.schedule == "cosine":
             return min(self.warmup_steps, steps - 1)
         return max(self.warmup_steps, round(steps * (1 - self.decay_share)))
+
+
+class InitConfig(Config):
+    """Random initial weights; the defaults are those of `transformer.initial_weight`."""
+
+    std: float = Field(default=0.0, ge=0)
+    """Standard deviation of all matrices, with embedding and head: 0.02 in GPT-2 and OLMo 2, 0.006 in DeepSeek LLM and
+    V3. 0: 1 / sqrt(fan in) of the layers' matrices, and a head of zeros."""
+    scale_outputs: bool = True
+    """Divides that of the matrices that write to the residual stream by sqrt(2 layers), as GPT-2 and Megatron do;
+    OLMo 2 does not."""
+    truncate: float = Field(default=0.0, ge=0)
+    """Standard deviations beyond which nothing is drawn: 3 in OLMo 2. 0: no limit."""
+    base_width: int = Field(default=0, ge=0, exclude_if=lambda width: width == 0)
+    """muP: the `dim` of the model at which learning rate and deviations were chosen; this one has those that fit its
+    own `dim` (`mup`), with AdamW and a separate head. 0: the standard parametrization."""
+    base_head_width: int = Field(default=0, ge=0, exclude_if=lambda width: width == 0)
+    """With `base_width`: width of a head of that model, if this one has wider heads instead of more."""
+
+
+STANDARD = InitConfig()
+"""The initial weights of a run that sets nothing about them."""
+
+
+class EmaConfig(Config):
+    """Exponential mean of the weights over the steps of the run, in fp32 (`ema`); set `decay` or `horizon`."""
+
+    decay: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the mean that a step keeps."""
+    horizon: int = Field(default=0, ge=0)
+    """Steps that it covers: a decay of 1 - 1 / horizon."""
+    weights: Literal["ema", "raw"] = "ema"
+    """The weights that are evaluated, registered, exported and fine-tuned: the mean, or those of the last step. Another
+    training starts from the latter in any case."""
+
+    @model_validator(mode="after")
+    def _one_length(self) -> "EmaConfig":
+        if (self.decay > 0) == (self.horizon > 0):
+            raise Problems([".horizon: set either horizon, in steps, or decay"])
+        return self
+
+    @property
+    def keep(self) -> float:
+        """Share of the mean that a step keeps."""
+        return self.decay or 1 - 1 / self.horizon
 
 
 class AnnealConfig(Config):
@@ -326,6 +373,15 @@ class ForkConfig(Config):
         return name
 
 
+class RampConfig(Config):
+    """A stage of batch-size warm-up."""
+
+    batch_size: int = Field(ge=1)
+    """Sequences per step; it grows from stage to stage, up to that of `[train]`."""
+    steps: int = Field(ge=1)
+    """Steps of the stage: tokens / (`batch_size` x `[pack] seq_len`)."""
+
+
 class HeldoutConfig(Config):
     """Measurement of bits per byte of held-out text during the run."""
 
@@ -373,19 +429,30 @@ class TrainConfig(Config):
     steps: int = Field(default=600, ge=1)
     """Optimizer steps."""
     batch_size: int = Field(default=8, ge=1)
-    """Sequences per step, summed over all ranks."""
+    """Sequences per step, summed over all ranks. In a recipe the default has the tokens of the model's size
+    (`defaults`), with `[pack] seq_len`."""
+    ramp: tuple[RampConfig, ...] = Field(default=(), exclude_if=lambda ramp: not ramp)
+    """Batch-size warm-up: the stages before steps of `batch_size`. Llama 3 405B began with 4 M tokens, for 252 M, and
+    went on with 8 M up to 2.87 T, then with 16 M (arXiv 2407.21783, section 3.4.1). Later months have none."""
     microbatch: int = Field(default=4, ge=1)
     """Sequences per forward and backward pass. Gradients are summed over microbatches in an order that does not
     depend on the number of ranks, so the rounding depends on this setting and not on the number of ranks."""
     precision: Literal["fp32", "bf16", "fp8"] = "fp32"
     """Arithmetic of the forward and backward pass; weights, moments and sums are fp32. `fp8`: matrix products of the
     layers in fp8, everything else in bf16; needs a GPU with SM 8.9 or later. On a CPU without bf16 instructions, `bf16`
-    is slower than `fp32`."""
+    is slower than `fp32`. The default is that of the model's size: `bf16` from 30 M weights on (`defaults`)."""
     compression: Annotated[Bf16Compression | PowerSgdCompression, Field(discriminator="kind")] | None = Field(
         default=None, exclude_if=lambda compression: compression is None
     )
     """Compression of the gradients that data-parallel ranks exchange, for slow networks; None: fp32. With compression
     the result depends on the number of ranks."""
+    z_loss: float = Field(default=0.0, ge=0, exclude_if=lambda weight: weight == 0)
+    """Coefficient of z-loss, c (log Z)^2 per token, which keeps logits from drifting (`model.loss`): 1e-4 in PaLM, 1e-5
+    in OLMo 2. It is in the gradient and logged as `z_loss`, and not in the loss. 0: none."""
+    init: InitConfig = Field(default=STANDARD, exclude_if=lambda init: init == STANDARD)
+    """Distribution of random initial weights."""
+    ema: EmaConfig | None = Field(default=None, exclude_if=lambda ema: ema is None)
+    """Mean of the weights over the steps; None: there is none."""
     threads: int = Field(default=1, ge=1)
     """CPU threads per rank. Part of the identity of the run, because the number can change how sums are split."""
     init_seed: int = Field(default=0, ge=0)
@@ -453,10 +520,20 @@ class TrainConfig(Config):
         return weights
 
     @model_validator(mode="after")
+    def _fill_in(self) -> "TrainConfig":
+        from tasks.trainer.defaults import defaults_of, with_default_lr  # it reads these settings
+
+        self.__dict__["optim"] = with_default_lr(self.optim, self.model, self.init)
+        if "precision" not in self.model_fields_set:
+            self.__dict__["precision"] = defaults_of(self.model).precision
+        return self
+
+    @model_validator(mode="after")
     def _steps_fit(self) -> "TrainConfig":
         problems = []
         if self.batch_size % self.microbatch:
             problems.append(f"batch_size {self.batch_size} must be a multiple of microbatch {self.microbatch}")
+        problems += self._ramp_problems()
         if self.milestones > self.steps:
             problems.append(f"{self.milestones} milestones do not fit into {self.steps} steps")
         if self.keep_checkpoints < 2:
@@ -473,10 +550,52 @@ class TrainConfig(Config):
             problems.append(".best: no held-out text is measured: set [train.heldout] every, or leave out train.best")
         if self.first_step >= self.steps:
             problems.append(f".fork.step: {self.first_step} leaves nothing of {self.steps} steps: raise train.steps")
-        problems += self._continual_problems()
+        problems += [*self._continual_problems(), *self._mup_problems()]
         if problems:
             raise Problems(problems)
         return self
+
+    def _mup_problems(self) -> list[str]:
+        init, problems = self.init, []
+        if init.base_head_width and not init.base_width:
+            problems.append(".init.base_head_width: set base_width, too")
+        if init.base_width and self.model.tie_embeddings:
+            problems.append(".init.base_width: muP needs a separate head: set model.tie_embeddings = false")
+        if init.base_width and self.optim.name != "adamw":
+            problems.append('.init.base_width: its rates are those of AdamW: set optim.name = "adamw"')
+        if init.base_head_width and self.model.qk_norm:
+            problems.append(
+                ".init.base_head_width: norms of queries undo it: leave it out, or set model.qk_norm = false"
+            )
+        return problems
+
+    def _ramp_problems(self) -> list[str]:
+        problems, sizes = [], [*(stage.batch_size for stage in self.ramp), self.batch_size]
+        if any(size % self.microbatch for size in sizes[:-1]):
+            problems.append(f".ramp: every batch_size must be a multiple of microbatch {self.microbatch}")
+        if sorted({*sizes}) != sizes:
+            problems.append(f".ramp: the batch must grow from stage to stage, up to batch_size = {self.batch_size}")
+        if self.ramp and sum(stage.steps for stage in self.ramp) >= self.steps:
+            problems.append(f".ramp: its stages leave nothing of {self.steps} steps: make them shorter")
+        return problems
+
+    def samples(self, steps: int) -> int:
+        """Returns the number of sequences in the first `steps` steps."""
+        total = 0
+        for stage in self.ramp:
+            own = min(steps, stage.steps)
+            total, steps = total + own * stage.batch_size, steps - own
+        return total + steps * self.batch_size
+
+    @property
+    def common_batch(self) -> int:
+        """The largest number of sequences that divides the batch of every step; ranks share it equally."""
+        return math.gcd(self.batch_size, *(stage.batch_size for stage in self.ramp))
+
+    @property
+    def ramp_steps(self) -> tuple[int, ...]:
+        """The steps at which the batch grows, ascending."""
+        return tuple(accumulate(stage.steps for stage in self.ramp))
 
     def _continual_problems(self) -> list[str]:
         if self.continual is None:
@@ -511,7 +630,7 @@ class TrainConfig(Config):
             return self.model_copy(update={"replay": None})
         peak = self.optim.lr * self.continual.peak_share * (month - 1) ** -self.continual.fall
         optim = self.optim.model_copy(update={"lr": peak, "warmup_steps": self.continual.warmup_steps})
-        return self.model_copy(update={"optim": optim, "steps": self.continual.steps or self.steps})
+        return self.model_copy(update={"optim": optim, "steps": self.continual.steps or self.steps, "ramp": ()})
 
     @property
     def first_step(self) -> int:
@@ -668,6 +787,7 @@ class TrainSpec(Config):
     def data_changes(self) -> tuple[int, ...]:
         """Steps from which the data is planned to differ, so that losses before and after do not compare.
 
-        A new sequence length, other sources or an earlier model begin a run of their own, at step 0.
+        They are those of `anneal` and, since noise and gradient norm depend on the batch, of `ramp`. A new sequence
+        length, other sources or an earlier model begin a run of their own, at step 0.
         """
-        return (self.anneal.from_step,) if self.anneal else ()
+        return (*self.run.ramp_steps, *((self.anneal.from_step,) if self.anneal else ()))

@@ -45,6 +45,8 @@ class Gradient(NamedTuple):
     """Whether any rank has received SIGTERM."""
     cause: Cause | None = None
     """Of a gradient that the guard refuses, if a search was made."""
+    z_loss: float = 0.0
+    """Mean z-loss, nats per token; not in `loss`."""
 
 
 class GradientComputer:
@@ -67,7 +69,7 @@ class GradientComputer:
     def gradient(self, parts: Mapping[int, Batch]) -> Gradient:
         """Runs forward and backward passes of microbatches, sums the gradients over ranks, and clips."""
         loss, labels, stop = self.replica.forward_backward(parts)
-        return Gradient(loss, self.replica.clip(self._clip), labels, stop)
+        return Gradient(loss, self.replica.clip(self._clip), labels, stop, z_loss=self.replica.z_loss)
 
     def empty(self) -> Gradient:
         """Returns a gradient without labels, for a step that is passed over, and whether any rank received SIGTERM."""

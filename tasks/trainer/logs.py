@@ -27,6 +27,8 @@ SKIPPED = "skipped.jsonl"
 LAYERS = "layers.jsonl"
 DETERMINISTIC = ("step", "loss", "lr", "grad_norm", "tokens")
 """Fields that are equal when a run is repeated; other fields depend on the clock or the machine, and may be missing."""
+Z_LOSS = "z_loss"
+"""Field with the mean z-loss of a step, in nats per token; only of runs that have it."""
 BPB = "bpb"
 """Field with the mean over sources of held-out text; the field `bpb/<source>` has the value of a source."""
 _TAIL_BYTES = 1 << 16
@@ -88,12 +90,12 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def repeated(line: Mapping[str, Any]) -> list[str]:
-    """Returns the names of the reproducible fields of a line: `DETERMINISTIC` and those of held-out text.
+    """Returns the names of the reproducible fields of a line: `DETERMINISTIC`, z-loss, and those of held-out text.
 
     >>> repeated({"step": 1, "loss": 2.0, "lr": 0.1, "grad_norm": 1.0, "tokens": 9, "step_s": 0.2, "bpb/web": 1.5})
     ['step', 'loss', 'lr', 'grad_norm', 'tokens', 'bpb/web']
     """
-    return [*DETERMINISTIC, *(name for name in line if name.partition("/")[0] == BPB)]
+    return [*DETERMINISTIC, *(name for name in line if name == Z_LOSS or name.partition("/")[0] == BPB)]
 
 
 def proven_steps(path: Path) -> int:

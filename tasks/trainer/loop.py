@@ -25,6 +25,7 @@ from tasks.trainer.checkpoints.sources import sources_of
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.data.batches import Loader, open_data
 from tasks.trainer.data.withheld import NOTHING_LEFT, Withheld
+from tasks.trainer.defaults import doubts
 from tasks.trainer.gradient import Gradient, GradientComputer
 from tasks.trainer.integrity.corruption import Integrity, processor
 from tasks.trainer.integrity.guard import (
@@ -37,7 +38,7 @@ from tasks.trainer.integrity.guard import (
 )
 from tasks.trainer.integrity.pace import SlowRanks
 from tasks.trainer.integrity.poison import PoisonSearch
-from tasks.trainer.logs import BPB, ROLLBACK, Faults, Logs
+from tasks.trainer.logs import BPB, ROLLBACK, Z_LOSS, Faults, Logs
 from tasks.trainer.model.model_file import load_initial
 from tasks.trainer.monitoring.layer_figures import LayerFigures
 from tasks.trainer.monitoring.profiling import StepProfile
@@ -108,6 +109,8 @@ class Trainer:
         if ranks.rank == 0:
             parameters = f"{self.telemetry.parameters:,}"
             log.info("%s parameters, %d steps, %d ranks", parameters, self.run.steps, ranks.world)
+            for doubt in () if spec.tuning else doubts(self.run, ranks.device.type == "cuda"):
+                log.warning("%s", doubt)
 
     def _replica(self) -> Replica:
         """Returns the model, sharded in a layout, else replicated; only that of a fine-tuning has its weights."""
@@ -230,6 +233,8 @@ class Trainer:
             "step_s": round(seconds, 4),
             "data_wait": round(waited / seconds, 4),
         }
+        if self.run.z_loss:
+            line[Z_LOSS] = None if refused else gradient.z_loss
         for observer in self.observers:
             observer.after_step(step, line)
         if not refused:
@@ -311,7 +316,7 @@ class Trainer:
             "steps_taken": self.replica.optimizer.steps_taken,
             "tokens": self.tokens,
             "guard": self.guard.state(),
-            "samples": self.step * self.run.batch_size,
+            "samples": self.run.samples(self.step),
             "run": self._identity(),
         }
 

@@ -2,11 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from tasks.trainer.config import OptimConfig, TrainConfig
+from tasks.trainer.mup import rate_share
 
 MOMENTUM = 0.95
 """Decay of the Nesterov momentum; Jordan's value, which later work uses as well."""
@@ -15,6 +18,19 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
 UPDATE_RMS = 0.2
 """Root mean square of AdamW's updates before the learning rate (Liu et al. 2025, arXiv 2502.16982, section 2.2)."""
+
+
+class Optimizer(Protocol):
+    """What a step, checkpoints and integrity use of an optimizer."""
+
+    steps_taken: int
+    """Number of steps taken; not part of `state`."""
+
+    def step(self, lr: float) -> None:
+        """Applies the gradients in `.grad` of the parameters with learning rate `lr`."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Returns the state as `<kind>.<parameter>`; the tensors are not copied."""
 
 
 class AdamW:
@@ -27,10 +43,14 @@ class AdamW:
     Args:
         params: name -> parameter; of a DTensor, each rank updates its local shard.
         config: settings.
+        rates: name -> factor of the learning rate, but not of weight decay; 1 of all others.
     """
 
-    def __init__(self, params: Mapping[str, Tensor], config: OptimConfig) -> None:
+    def __init__(
+        self, params: Mapping[str, Tensor], config: OptimConfig, rates: Mapping[str, float] = MappingProxyType({})
+    ) -> None:
         self.config = config
+        self.rates = {name: rates.get(name, 1.0) for name in params}
         self.steps_taken = 0
         """Number of steps taken, for the bias correction. Not part of `state`: the caller that loads the state sets
         it."""
@@ -60,14 +80,15 @@ class AdamW:
             first.lerp_(grad, 1 - beta1)
             second.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
             weight.mul_(1 - lr * self.decay[name])
-            weight.addcdiv_(first, second.sqrt().div_(root).add_(self.config.eps), value=-size)
+            weight.addcdiv_(first, second.sqrt().div_(root).add_(self.config.eps), value=-size * self.rates[name])
 
     def _fused(self, lr: float) -> None:
-        """Updates all parameters with one kernel per weight decay, the one that torch.optim.AdamW(fused=True) calls."""
+        """Updates all parameters with one kernel per weight decay and rate, that of torch.optim.AdamW(fused=True)."""
         beta1, beta2 = self.config.betas
-        for decay in sorted(set(self.decay.values())):
+        groups = {name: (self.decay[name], self.rates[name]) for name in self.params}
+        for decay, rate in sorted(set(groups.values())):
             # A rank can have no rows of a small parameter.
-            names = [name for name, value in self.decay.items() if value == decay and local(self.params[name]).numel()]
+            names = [name for name, own in groups.items() if own == (decay, rate) and local(self.params[name]).numel()]
             if not names:
                 continue
             grads = [self.params[name].grad for name in names]
@@ -80,10 +101,10 @@ class AdamW:
                 [local(self.second[name]) for name in names],
                 [],
                 [steps] * len(names),
-                lr=lr,
+                lr=lr * rate,
                 beta1=beta1,
                 beta2=beta2,
-                weight_decay=decay,
+                weight_decay=decay / rate,
                 eps=self.config.eps,
                 amsgrad=False,
                 maximize=False,
@@ -151,14 +172,21 @@ class Muon:
         return {f"momentum.{name}": tensor for name, tensor in self.momentum.items()} | self.rest.state()
 
 
-def build_optimizer(params: Mapping[str, Tensor], run: TrainConfig) -> AdamW | Muon:
+def build_optimizer(params: Mapping[str, Tensor], run: TrainConfig) -> Optimizer:
     """Returns the optimizer that `[train.optim] name` selects, for named parameters; Muon iterates in `precision`."""
     if run.optim.name == "adamw":
-        return AdamW(params, run.optim)
-    return Muon(params, run.optim, torch.float32 if run.precision == "fp32" else torch.bfloat16)
+        rates = {name: rate_share(run.model, run.init, name, param.ndim) for name, param in params.items()}
+        optimizer: AdamW | Muon = AdamW(params, run.optim, rates)
+    else:
+        optimizer = Muon(params, run.optim, torch.float32 if run.precision == "fp32" else torch.bfloat16)
+    if run.ema is None:
+        return optimizer
+    from tasks.trainer.ema import Averaged  # it wraps these optimizers
+
+    return Averaged(optimizer, params, run.ema)
 
 
-def load_optimizer(optimizer: AdamW | Muon, state: Mapping[str, Tensor]) -> None:
+def load_optimizer(optimizer: Optimizer, state: Mapping[str, Tensor]) -> None:
     """Copies a state, as `optimizer.state()` returns it, into an optimizer; raises KeyError if a tensor is missing."""
     for name, tensor in optimizer.state().items():
         tensor.copy_(state[name])

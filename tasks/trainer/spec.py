@@ -176,12 +176,12 @@ def epochs(
     `steps` is their number if the run ended early.
     """
     steps = config.steps if steps is None else steps
-    stages = [(weights, min(config.anneal_from, steps))]
+    stages = [(weights, config.samples(min(config.anneal_from, steps)))]
     if anneal:
-        stages.append((anneal.weights, max(0, steps - anneal.from_step)))
+        stages.append((anneal.weights, max(0, config.samples(steps) - config.samples(anneal.from_step))))
     totals: dict[str, float] = {}
-    for shares, steps in stages:
-        for source, times in repetitions(shares, sequences, steps * config.batch_size).items():
+    for shares, samples in stages:
+        for source, times in repetitions(shares, sequences, samples).items():
             totals[source] = totals.get(source, 0.0) + times
     return totals
 
@@ -197,7 +197,7 @@ def _over(
 ) -> dict[str, float]:
     most = {}
     if config.alpha and config.repetition_cap is not None:
-        most = largest_weights(sequences, config.repetition_cap, config.steps * config.batch_size)
+        most = largest_weights(sequences, config.repetition_cap, config.samples(config.steps))
     where = f"[train] {field}, among the sources with a whole sequence"
     return component_weights(mixture, sequences, by, config.alpha, most, where)
 

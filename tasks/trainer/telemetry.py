@@ -48,7 +48,7 @@ class Telemetry:
         self.ranks = ranks
         cuda = ranks.device.type == "cuda"
         self.device = torch.cuda.get_device_name(ranks.device) if cuda else "CPU"
-        self.tokens_per_step = run.batch_size * seq_len
+        self.tokens_per_step = run.samples(run.steps) * seq_len // run.steps  # the mean, if the batch grows
         shape = ModelShape.of(run.model, vocab_size)
         self.flops_per_token = Workload(run, shape, seq_len, tuning).flops_per_token
         self.parameters = shape.weights["total"]

@@ -1,11 +1,12 @@
-"""The order in which sequences are read: a function of (sequences, weights, batch size, seed), and its inverse.
+"""The order in which sequences are read: a function of (sequences, weights, batch sizes, seed), and its inverse.
 
 Nothing is stored and there is no state between steps. Steps can be computed in any order, any number of ranks reads the
 same batches, and a resumed run reads exactly the batches that the killed run would have read.
 
-The order is composed of two invertible maps:
+The order is composed of invertible maps:
 
-    slot n = step * batch_size + k   ->  the i-th draw from source s      (schedule: periodic, Tijdeman 1980)
+    step, k  ->  slot n, the sequences of all earlier steps and k         (`batch_size` each, fewer in a warm-up)
+    slot n   ->  the i-th draw from source s                              (schedule: periodic, Tijdeman 1980)
     i-th draw from source s          ->  epoch i // N, sequence perm(i % N)  (keyed, per source and epoch: `shuffle`)
 
 The sequences of a step are then given to its slots so that the same slots read the same blocks of neighbors from step
@@ -17,13 +18,13 @@ constant memory.
 
 A run may have two stages, the second (anneal) with other weights. Each stage has its own schedule, so the shares are
 exact within each. The draws of a source continue across the boundary, so that no sequence repeats before the source's
-epoch ends.
+epoch ends. While the batch grows (`ramp`), steps have fewer slots; which sequence a slot has does not depend on it.
 """
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import gcd
 from typing import Any
 
@@ -64,6 +65,26 @@ class _Stage:
         return self.first + self.schedule.slot(index, draw - int(self.before[index]))
 
 
+@dataclass(frozen=True)
+class _Span:
+    """Steps from `step` on, and slots from `slot` on, with the same batch size."""
+
+    step: int
+    slot: int
+    size: int
+    """Sequences of a step."""
+
+    @property
+    def block_steps(self) -> int:
+        """Steps whose sequences are computed together."""
+        return max(1, _BLOCK_SLOTS // self.size)
+
+    @cached_property
+    def lanes(self) -> NDArray[np.int64]:
+        """The slots of a step in the order of their reversed bits, shape (size,)."""
+        return np.argsort(_reversed(np.arange(self.size)), kind="stable")
+
+
 class Order:
     """The sequences of every step.
 
@@ -72,10 +93,11 @@ class Order:
     Args:
         sequences: number of sequences of each source in the plan.
         weights: share of each source; sums to 1. A source of weight 0 may be missing from `sequences`.
-        batch_size: sequences per step, over all ranks.
+        batch_size: sequences per step, over all ranks; with `ramp`, of the steps after it.
         seed: selects the permutations; it does not change the shares.
         anneal: other weights from one step on.
         windows: the sequences that are read in the same part of an epoch.
+        ramp: (steps, sequences per step) of the stages of batch-size warm-up.
 
     Raises:
         ValueError: weights do not sum to 1, or the batch is empty.
@@ -90,9 +112,15 @@ class Order:
         seed: int,
         anneal: Anneal | None,
         windows: Windows,
+        ramp: Sequence[tuple[int, int]] = (),
     ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"a batch holds at least 1 sequence, not {batch_size}")
+        sizes = [size for _, size in ramp] + [batch_size]
+        if min(sizes) < 1:
+            raise ValueError(f"a batch holds at least 1 sequence, not {min(sizes)}")
+        self._spans = [_Span(0, 0, sizes[0])]
+        for (steps, size), following in zip(ramp, sizes[1:], strict=True):
+            last = self._spans[-1]
+            self._spans.append(_Span(last.step + steps, last.slot + steps * size, following))
         parts = [resolve(weights), *([resolve(anneal.weights)] if anneal else [])]
         self._sources = tuple(sorted({source for stage in parts for source, amount in stage.items() if amount}))
         for source in self._sources:
@@ -110,12 +138,10 @@ class Order:
         amounts = [tuple(stage.get(source, 0) for source in self._sources) for stage in parts]
         broad = _Stage(0, _Schedule.of(amounts[0]), np.zeros(len(self._sources), dtype=np.int64))
         self._stages = [broad]
-        self._block_steps = max(1, _BLOCK_SLOTS // batch_size)
         self._block = lru_cache(maxsize=_BLOCKS)(self._compute_block)
-        self._slots = np.argsort(_reversed(np.arange(batch_size)), kind="stable")
         self._permutation = lru_cache(maxsize=256)(Permutation)
         if anneal:
-            first = anneal.from_step * batch_size
+            first = self.slots_before(anneal.from_step)
             before = [broad.count(index, first) for index in range(len(self._sources))]
             self._stages.append(_Stage(first, _Schedule.of(amounts[1]), np.array(before, dtype=np.int64)))
 
@@ -129,7 +155,31 @@ class Order:
             )
         anneal = Anneal.model_validate(run["anneal"]) if "anneal" in run else None
         windows = Windows.of(run["seq_len"], run["batch_size"])
-        return cls(run["sequences"], run["weights"], run["batch_size"], run["seed"], anneal, windows)
+        ramp = run.get("ramp", ())
+        return cls(run["sequences"], run["weights"], run["batch_size"], run["seed"], anneal, windows, ramp)
+
+    @staticmethod
+    def sequences_of(run: Mapping[str, Any]) -> int:
+        """Returns the number of sequences that a run has drawn, from the content of its `run.json`."""
+        fewer = sum(steps * (run["batch_size"] - size) for steps, size in run.get("ramp", ()))
+        return int(run["steps"] * run["batch_size"] - fewer)
+
+    def _span(self, step: int) -> _Span:
+        return next(span for span in reversed(self._spans) if span.step <= step)
+
+    def size_of(self, step: int) -> int:
+        """Returns the number of sequences of a step."""
+        return self._span(step).size
+
+    def slots_before(self, step: int) -> int:
+        """Returns the number of sequences in the steps before one."""
+        span = self._span(step)
+        return span.slot + (step - span.step) * span.size
+
+    def _step_of(self, slot: int) -> int:
+        """Returns the step of a slot: the inverse of `slots_before`."""
+        span = next(span for span in reversed(self._spans) if span.slot <= slot)
+        return span.step + (slot - span.slot) // span.size
 
     def batch(self, step: int) -> list[tuple[str, int, int]]:
         """Returns (source, sequence, epoch) for each slot of a step, in slot order; steps count from 0.
@@ -138,18 +188,19 @@ class Order:
         """
         if step < 0:
             raise ValueError(f"steps count from 0; there is no step {step}")
-        block, row = divmod(step, self._block_steps)
-        sources, sequences, epochs = (column[row].tolist() for column in self._block(block))
+        span = self._span(step)
+        block, row = divmod(step - span.step, span.block_steps)
+        sources, sequences, epochs = (column[row].tolist() for column in self._block(span, block))
         return list(zip((self._sources[index] for index in sources), sequences, epochs, strict=True))
 
     def count_drawn(self, source: str, steps: int) -> int:
         """Returns the number of sequences of a source in the first `steps` steps.
 
-        Within a stage it differs from `weight * steps * batch_size` by less than 1 for any number of steps.
+        Within a stage it differs from its weight x the sequences of these steps by less than 1 for any number of steps.
         """
         if source not in self.sequences:
             return 0
-        slots = steps * self.batch_size
+        slots = self.slots_before(steps)
         stage = next(stage for stage in reversed(self._stages) if stage.first <= slots)
         return stage.count(self._sources.index(source), slots)
 
@@ -176,14 +227,18 @@ class Order:
             draw = epoch * size + position
             if draw < total:
                 stage = next(stage for stage in reversed(self._stages) if draw >= stage.before[index])
-                step = stage.slot(index, draw) // self.batch_size
+                step = self._step_of(stage.slot(index, draw))
                 if step not in steps[-1:]:  # the draws ascend, so equal steps are neighbors
                     steps.append(step)
         return steps
 
-    def _compute_block(self, block: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Returns source index, sequence and epoch of the slots of a block, int64 (steps, batch size) each."""
-        sources, draw = self._draws(block * self._block_steps, self._block_steps)
+    def _compute_block(self, span: _Span, block: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Returns source index, sequence and epoch of the slots of a block, int64 (steps, batch size) each.
+
+        The last block of a span also has slots of the next one, of which `batch` reads none.
+        """
+        count = span.block_steps * span.size
+        sources, draw = self._draws(span.slot + block * count, count)
         sizes = np.array(list(self.sequences.values()))[sources]
         epochs, position = np.divmod(draw, sizes)
         pairs, numbers = np.unique(epochs * len(self._sources) + sources, return_inverse=True)
@@ -192,12 +247,12 @@ class Order:
         sequences = Permutations([self.sequences[source] for source, _ in named], keys, self.windows).apply(
             numbers, position
         )
-        places = self._lanes(position.reshape(self._block_steps, self.batch_size))
+        places = self._lanes(position.reshape(span.block_steps, span.size), span)
         rows = [column.reshape(places.shape) for column in (sources, sequences, epochs)]
         sources, sequences, epochs = (np.take_along_axis(row, places, axis=1) for row in rows)
         return sources, sequences, epochs
 
-    def _lanes(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _lanes(self, positions: NDArray[np.int64], span: _Span) -> NDArray[np.int64]:
         """Returns for each slot which draw of its step it reads, shape (steps, batch size) each.
 
         Draws are sorted by their position in the epoch with its bits reversed, that is by the column of their block
@@ -207,12 +262,11 @@ class Order:
         world is a power of two; so are those of a microbatch.
         """
         places = np.empty_like(positions)
-        places[:, self._slots] = np.argsort(_reversed(positions), axis=1, kind="stable")
+        places[:, span.lanes] = np.argsort(_reversed(positions), axis=1, kind="stable")
         return places
 
-    def _draws(self, step: int, steps: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Returns (source index, number of earlier draws of that source) for the slots of some steps, in slot order."""
-        first, count = step * self.batch_size, steps * self.batch_size
+    def _draws(self, first: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Returns (source index, number of earlier draws of that source) for `count` slots from `first` on."""
         boundaries = [min(max(stage.first - first, 0), count) for stage in self._stages[1:]]
         of_stages = np.split(np.arange(first, first + count, dtype=np.int64), boundaries)
         drawn = [stage.draws(slots) for stage, slots in zip(self._stages, of_stages, strict=True)]

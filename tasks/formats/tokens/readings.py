@@ -29,7 +29,7 @@ from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import TRAIN, parse_shard_name
 
-_SETTINGS = ("steps", "batch_size", "seed", "weights", "anneal", "checkpoint_steps", "best", "ended_early")
+_SETTINGS = ("steps", "batch_size", "ramp", "seed", "weights", "anneal", "checkpoint_steps", "best", "ended_early")
 
 TUNED = "finetuned"
 """Kind of the artifacts with fine-tuned models."""

@@ -12,6 +12,7 @@ from tasks.core.pages import model_card, table
 from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.documents.tombstones import Tombstones
 from tasks.formats.tokens.exposure import IMPORT, Exposure, checkpoint_exposure, origin_ref, origin_refs, unrecorded
+from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.readings import EXAMPLES, TUNED
 from tasks.stages.consolidate.funnel import STEPS, totals
 
@@ -42,7 +43,7 @@ def card(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> str:
         "Takedowns and opt-outs": _left_out(artifacts, takedowns),
         "Made from": _made_from(artifacts),
     }
-    tokens = run["steps"] * run["batch_size"] * run["seq_len"]
+    tokens = Order.sequences_of(run) * run["seq_len"]
     about = [
         f"A decoder of {model['parameters']['total']:,} parameters in the Llama layout, trained by Sluice on "
         f"{tokens:,} tokens. It reads end-of-text before a text, and has seen sequences of at most "
@@ -151,8 +152,10 @@ def _training(checkpoint: Artifact, run: Mapping[str, Any], model: Mapping[str, 
     settings = checkpoint.record.config
     shape = ", ".join(f"{name} = {json.dumps(value)}" for name, value in sorted(model["model"].items()))
     optimizer = ", ".join(f"{name} = {json.dumps(value)}" for name, value in sorted(settings.get("optim", {}).items()))
+    grew = "".join(f", after {steps:,} of {size:,}" for steps, size in run.get("ramp", ()))
     lines = [
-        f"- {run['steps']:,} steps of {run['batch_size']:,} sequences of {run['seq_len']:,} tokens, seed {run['seed']}",
+        f"- {run['steps']:,} steps of {run['batch_size']:,} sequences of {run['seq_len']:,} tokens{grew}, "
+        f"seed {run['seed']}",
         f"- model: {shape}",
         f"- optimizer: {optimizer}",
         f"- precision: {settings.get('precision', 'fp32')}; the weights here are fp32",

@@ -30,6 +30,7 @@ from tasks.core.stage_spec import MOST_MEMBERS, Input, PreviousInput, StageSpec
 from tasks.formats.tokens.components import Alpha
 from tasks.formats.tokens.mixture import check_weights
 from tasks.trainer.config import AnnealConfig, ModelConfig, OptimConfig, ReplayConfig, TrainConfig
+from tasks.trainer.defaults import with_default_lr
 from tasks.trainer.evaluation.config import TaskConfig
 from tasks.trainer.planning.config import PEAKS
 
@@ -220,6 +221,7 @@ class CanaryConfig(Config):
 
     @model_validator(mode="after")
     def _run_fits(self) -> "CanaryConfig":
+        self.__dict__["optim"] = with_default_lr(self.optim, self.model)
         try:
             self.training(self.seeds[0])
         except ValidationError as error:

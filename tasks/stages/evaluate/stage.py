@@ -46,7 +46,6 @@ from tasks.stages.evaluate.reports import (
     task_table,
 )
 from tasks.stages.evaluate.seeds import contents, spread
-from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.data.heldout import HeldoutDocument, heldout_by_source
 from tasks.trainer.evaluation.bpb import document_bits, use_threads
 from tasks.trainer.evaluation.config import EvaluateConfig
@@ -86,6 +85,8 @@ def run(config: EvaluateConfig, inputs: Inputs, output: Output, engine: Engine) 
                 )
                 _write(part, documents[source], bits, unigram)
     scores = summarize({source: output.committed[source] for source in documents}, step)
+    if checkpoint.files(model_file.AVERAGED):
+        scores["weights"] = model_file.AVERAGED
     if "contamination" in inputs:
         scores["contamination"] = contamination_counts(inputs["contamination"], checkpoint)
     if config.tasks:
@@ -125,7 +126,7 @@ def milestones(checkpoint: Artifact) -> list[int]:
 
 def load(checkpoint: Artifact, step: int) -> tuple[Transformer, dict[str, Any]]:
     """Returns the model of a milestone, and the content of its `model.json`."""
-    weights = checkpoint.local(f"checkpoints/{name_of(step)}/{MODEL}")
+    weights = checkpoint.local(model_file.weights_path(checkpoint, step))
     return model_file.load_model(Path(checkpoint.local(model_file.FILE)), Path(weights))
 
 

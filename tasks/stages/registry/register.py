@@ -14,10 +14,10 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.exposure import origin_ref
 from tasks.stages.registry import RegisterConfig
-from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.interchange.huggingface import names_in, small_files
 from tasks.trainer.interchange.weights import copy_renamed
+from tasks.trainer.model.model_file import weights_path
 
 VERSION = 2
 
@@ -26,8 +26,9 @@ def run(config: RegisterConfig, inputs: Inputs, output: Output, engine: Engine) 
     """Packs and registers the model; raises InputError if `checkpoint` has not the one that was scored."""
     checkpoint = inputs["checkpoint"]
     scores = json.loads(inputs["scores"].read("scores.json"))
-    scored = f"checkpoints/{name_of(scores['step'])}"
-    if not checkpoint.files(f"{scored}/{MODEL}"):
+    weights = weights_path(checkpoint, scores["step"])
+    scored = weights.rpartition("/")[0]
+    if not checkpoint.files(weights):
         raise InputError(f"{checkpoint.address} has no {scored}, which was scored", "run the stage evaluate again")
     description = checkpoint.read("model.json")
     described = json.loads(description)
@@ -35,7 +36,7 @@ def run(config: RegisterConfig, inputs: Inputs, output: Output, engine: Engine) 
     files = small_files(described, inputs["tokenizer"].read("tokenizer.json").decode())
     files["model.json"] = description
     with output.part("model", conserved=False) as part:
-        with checkpoint.open(f"{scored}/{MODEL}") as source, part.file("model/model.safetensors") as target:
+        with checkpoint.open(weights) as source, part.file("model/model.safetensors") as target:
             copy_renamed(source, target, rename)
         for name, content in files.items():
             part.write(f"model/{name}", content)

@@ -3,7 +3,8 @@
 Reads the token shards, the pack plan, the mixture (by default that of the recipe; `tasks.trainer.spec`) and, if
 configured, the checkpoint with the initial weights (`tasks.trainer.model.model_file`). Writes for every milestone
 `checkpoints/step-<nnnnnnnn>/{model.safetensors, optimizer.safetensors, state.json}` and the log rows up to it
-(`locations`), the best one as well (`best`), then `model.json` (architecture), `run.json` (the mapping of steps to
+(`locations`), the best one as well (`best`), with `[train.ema]` the mean of the weights as
+`averaged/step-<nnnnnnnn>/model.safetensors`, then `model.json` (architecture), `run.json` (the mapping of steps to
 sequences, for trace) and `loss.parquet`. Documents that are taken down before or during the run are blank from the next
 checkpoint on, and `withheld.json` records the step (`notice`, `withheld`). Training runs in child processes and is
 supervised (`launch.supervised`). A killed stage resumes from the newest checkpoint that verifies at any location, and
@@ -14,8 +15,10 @@ output, but copy the files of their ranks to the locations of checkpoints (`node
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from tasks.core.config import canonical_json
@@ -29,13 +32,15 @@ from tasks.formats.tokens.order import VERSION as ORDER
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.readings import write_losses
 from tasks.trainer.best import End
+from tasks.trainer.checkpoints.checkpoint import EMA, MODEL, OPTIMIZER, name_of, tensors_in, write_whole
 from tasks.trainer.config import TrainConfig, TrainSpec
 from tasks.trainer.continual import described, settings_of_month, start_step
 from tasks.trainer.continual import note as continual_note
 from tasks.trainer.data.notice import initial_model_note
+from tasks.trainer.defaults import origins
 from tasks.trainer.launch import supervised
 from tasks.trainer.launch.supervised import SupervisedRun
-from tasks.trainer.model.model_file import changed_settings, describe
+from tasks.trainer.model.model_file import AVERAGED, changed_settings, describe
 from tasks.trainer.spec import epochs, make_spec, open_plan
 
 log = logging.getLogger("sluice.train")
@@ -49,6 +54,8 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     run = SupervisedRun(output, partial(make_spec, config, inputs), partial(withheld_rows, inputs["shards"]))
     initial_note = _initial_note(config, inputs, output)
     metrics = run.train()
+    if run.spec.run.ema and run.spec.run.ema.weights == "ema" and AVERAGED not in output.committed:
+        _write_averaged(output, milestones(run.spec, run.end))
     if "model" not in output.committed:
         of_month = described(config, inputs, run.end.steps)
         _describe(output, run.spec, run.end, metrics, run.notice.marks_content(), of_month)
@@ -80,6 +87,20 @@ def _initial_note(config: TrainConfig, inputs: Inputs, output: Output) -> str:
     return f"{note}, with {changed}" if changed else note
 
 
+def _write_averaged(output: Output, steps: Sequence[int]) -> None:
+    """Writes the part `averaged`: `averaged/step-<n>/model.safetensors`, the mean of the weights of each milestone."""
+    with output.part(AVERAGED, conserved=False) as part:
+        for step in steps:
+            stored = output.store.local(f"{output.address.path}/checkpoints/{name_of(step)}/{OPTIMIZER}")
+            means = {
+                name.removeprefix(EMA): tensor
+                for name, tensor in tensors_in([Path(stored)]).items()
+                if name.startswith(EMA)
+            }
+            with part.file(f"{AVERAGED}/{name_of(step)}/{MODEL}") as file:
+                write_whole(means, file)
+
+
 def _describe(
     output: Output,
     spec: TrainSpec,
@@ -103,11 +124,18 @@ def _describe(
         write_losses(part, metrics)
 
 
+def milestones(spec: TrainSpec, end: End) -> list[int]:
+    """Returns the steps whose checkpoints are in the artifact, sorted: the milestones up to the end, and the end."""
+    return sorted({*(step for step in spec.run.milestone_steps if step < end.steps), end.steps})
+
+
 def describe_run(spec: TrainSpec, plan: Plan, end: End) -> dict[str, Any]:
     """Returns the content of `run.json`: the settings that determine which step reads which sequence (`Order.of_run`).
 
-    A run with a single mixture stage has no "anneal". `steps` and `checkpoint_steps`, the milestones, are those of the
-    end; a run that ended early also has its `planned_steps`, and one with `[train.best]` the best checkpoint.
+    `settings` has learning rate, batch and precision, and whether they are defaults of the model's size. A run with a
+    single mixture stage has no "anneal", and one without batch-size warm-up no "ramp". `steps` and `checkpoint_steps`,
+    the milestones, are those of the end; a run that ended early also has its `planned_steps`, and one with
+    `[train.best]` the best checkpoint.
     """
     return {
         "weights": spec.weights,
@@ -115,13 +143,15 @@ def describe_run(spec: TrainSpec, plan: Plan, end: End) -> dict[str, Any]:
         "sequences": plan.summary["sequences"],
         "order": ORDER,
         "batch_size": spec.run.batch_size,
+        **({"ramp": [(stage.steps, stage.batch_size) for stage in spec.run.ramp]} if spec.run.ramp else {}),
         "seed": spec.run.seed,
         "seq_len": plan.seq_len,
         "steps": end.steps,
-        "checkpoint_steps": sorted({*(step for step in spec.run.milestone_steps if step < end.steps), end.steps}),
+        "checkpoint_steps": milestones(spec, end),
         **end.described(spec.run.steps),
         "vocab_size": plan.format.vocab_size,
         "tokenizer_sha256": plan.format.tokenizer_sha256,
+        "settings": origins(spec.run, plan.seq_len),
     }
 
 

@@ -30,6 +30,8 @@ from tasks.core.errors import InputError
 from tasks.trainer.interchange.weights import write_file
 
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
+EMA = "ema."
+"""Prefix of the names of the mean of the weights in OPTIMIZER."""
 NAME = re.compile(r"step-(\d{8})")
 SHARD_OF_MODEL = re.compile(r"shard-\d+-model-00001-of-00002\.safetensors")
 SHARD_OF_OPTIMIZER = re.compile(r"shard-\d+-model-00002-of-00002\.safetensors")

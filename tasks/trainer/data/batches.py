@@ -100,7 +100,10 @@ class StepData(ABC):
 
     @abstractmethod
     def microbatches(self, step: int, numbers: Sequence[int]) -> dict[int, Batch]:
-        """Returns some microbatches of a step by number: of m microbatches, number n has the sequences n, n + m, .."""
+        """Returns some microbatches of a step by number: of m microbatches, number n has the sequences n, n + m, ..
+
+        Numbers from m on are left out: while the batch grows, a step has fewer microbatches than later ones.
+        """
 
     @abstractmethod
     def slices_in(self, source: str, sequence: int) -> Slices:
@@ -110,9 +113,13 @@ class StepData(ABC):
     def slices(self, step: int) -> list[dict[str, Any]]:
         """Returns the contents of a step's batch, for a log."""
 
+    def microbatch_count(self, step: int) -> int:
+        """Returns the number of microbatches of a step."""
+        return self.order.size_of(step) // self.microbatch
+
     def drawn(self, step: int, number: int) -> list[tuple[str, int]]:
         """Returns source and number of each sequence of a microbatch."""
-        sequences = self.order.batch(step)[number :: self.batch_size // self.microbatch]
+        sequences = self.order.batch(step)[number :: self.microbatch_count(step)]
         return [(source, sequence) for source, sequence, _ in sequences]
 
     def slices_of(self, step: int, number: int) -> list[Slices]:
@@ -161,7 +168,13 @@ class Batches(StepData):
         self.batch_size, self.microbatch = spec.run.batch_size, spec.run.microbatch
         windows = Windows.of(self.seq_len, self.batch_size)
         self.order = Order(
-            self.plan.sequences, dict(spec.weights), self.batch_size, spec.run.seed, spec.anneal, windows
+            self.plan.sequences,
+            dict(spec.weights),
+            self.batch_size,
+            spec.run.seed,
+            spec.anneal,
+            windows,
+            [(stage.steps, stage.batch_size) for stage in spec.run.ramp],
         )
         self.identity = sha256_of_json([VERSION, spec.plan.content])
 
@@ -172,15 +185,13 @@ class Batches(StepData):
 
     def batch(self, step: int) -> Batch:
         """Returns the global batch of a step."""
-        return Batch.of(*self._rows(step, range(self.batch_size)))
+        return Batch.of(*self._rows(step, range(self.order.size_of(step))))
 
     def microbatches(self, step: int, numbers: Sequence[int]) -> dict[int, Batch]:
-        """Returns some microbatches of a step by number: of m microbatches, number n has the sequences n, n + m, ..
-
-        Reads only the tokens of these microbatches.
-        """
-        count = self.batch_size // self.microbatch
-        slots = [slot for number in numbers for slot in range(number, self.batch_size, count)]
+        """Returns some microbatches of a step by number (see `StepData`); reads only the tokens of these."""
+        count = self.microbatch_count(step)
+        numbers = [number for number in numbers if number < count]
+        slots = [slot for number in numbers for slot in range(number, count * self.microbatch, count)]
         arrays = self._rows(step, slots)
         rows = (slice(first, first + self.microbatch) for first in range(0, len(slots), self.microbatch))
         return {

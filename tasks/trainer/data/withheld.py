@@ -164,19 +164,18 @@ def slice_losses(replica: Replica, batches: StepData, step: int, parts: Mapping[
         step: 0-based.
         parts: this rank's microbatches of the step, without withheld documents.
     """
-    count = batches.batch_size // batches.microbatch
+    count = batches.microbatch_count(step)
+    own = [number for number in replica.numbers if number < count]
     slices = {number: batches.slices_of(step, number) for number in range(count)}
     sizes = {number: sum(map(len, sequences)) for number, sequences in slices.items()}
-    isolated = [
-        part for number in replica.numbers for part in _isolated_slices(parts[number], slices[number], batches.eos_id)
-    ]
-    shares = count // len(replica.numbers)
+    isolated = [part for number in own for part in _isolated_slices(parts[number], slices[number], batches.eos_id)]
+    shares = count // len(own)
     count_of_parts = max(sum(sizes[number] for number in range(first, count, shares)) for first in range(shares))
     losses = replica.probe([*isolated, *[isolated[0]] * (count_of_parts - len(isolated))])
     ranks = replica.ranks
     whole = torch.zeros((2, sum(sizes.values())), dtype=torch.float64, device=ranks.device)
     begins = {number: sum(sizes[before] for before in range(number)) for number in range(count)}
-    at = [begins[number] + index for number in replica.numbers for index in range(sizes[number])]
+    at = [begins[number] + index for number in own for index in range(sizes[number])]
     whole[0, at] = torch.from_numpy(losses[: len(isolated)]).to(ranks.device)
     whole[1, at] = torch.tensor([float(replica.terms(part)) for part in isolated], dtype=torch.float64).to(ranks.device)
     ranks.sum([whole])

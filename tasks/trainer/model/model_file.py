@@ -32,6 +32,8 @@ Which = Literal["last", "best"]
 log = logging.getLogger(__name__)
 MERGED = f"merged/{MODEL}"
 """Weights of a fine-tuned model with its adapters merged, if it has any."""
+AVERAGED = "averaged"
+"""Folder with the mean of the weights of each milestone, if they are the ones to use (`[train.ema]`)."""
 _NOT_IN_WEIGHTS = ("rope_theta", "rope_scaling", "norm_eps", "window", "window_pattern", "window_rope_theta")
 """Settings that affect no tensor; they may change when training continues, for example for a longer context."""
 
@@ -109,6 +111,15 @@ def step_of(checkpoint: Artifact, which: Which, setting: str) -> int:
     return int(run["best"]["step"])
 
 
+def weights_path(checkpoint: Artifact, step: int) -> str:
+    """Returns the file with the weights of a checkpoint that are evaluated, registered and exported.
+
+    It is that of the mean if the run has one of a milestone and `[train.ema] weights` selects it.
+    """
+    averaged, last = f"{AVERAGED}/{name_of(step)}/{MODEL}", f"checkpoints/{name_of(step)}/{MODEL}"
+    return averaged if checkpoint.files(averaged) else last
+
+
 def _in_our_layout(
     found: "dict[str, Tensor]", state: "Mapping[str, Tensor]", config: ModelConfig
 ) -> "dict[str, Tensor]":
@@ -124,20 +135,23 @@ def _in_our_layout(
     return ours | found
 
 
-def last_weights(checkpoint: Artifact, setting: str, step: int | None = None) -> tuple[dict[str, Any], InitialSpec]:
+def last_weights(
+    checkpoint: Artifact, setting: str, step: int | None = None, *, averaged: bool = False
+) -> tuple[dict[str, Any], InitialSpec]:
     """Returns the content of `model.json` and the location of the full weights: merged, or of the last checkpoint.
 
     Args:
         checkpoint: artifact of a training or a fine-tuning.
         setting: name of the setting that selects it, for error messages.
         step: the checkpoint after this number of steps instead, which must be a milestone.
+        averaged: whether to take the mean of the weights at `step` (`weights_path`).
 
     Raises:
         InputError: it has no model, or only adapters.
     """
     entries = {entry.path: entry for entry in checkpoint.entries()}
     last = MERGED if MERGED in entries else max((path for path in entries if path.endswith(f"/{MODEL}")), default="")
-    last = last if step is None else f"checkpoints/{name_of(step)}/{MODEL}"
+    last = last if step is None else f"{AVERAGED if averaged else 'checkpoints'}/{name_of(step)}/{MODEL}"
     if not last or FILE not in entries:
         raise InputError(f"{setting}: {checkpoint.address} has no model", "name the checkpoint of a training")
     described = json.loads(checkpoint.read(FILE))
@@ -178,7 +192,8 @@ def base_weights(checkpoint: Artifact, tokenizer_sha256: str) -> tuple[ModelConf
     Raises:
         InputError: the artifact has no whole model, or its tokenizer is not that of the examples.
     """
-    described, initial = last_weights(checkpoint, "[finetune] base")
+    step = max(json.loads(checkpoint.read("run.json"))["checkpoint_steps"]) if checkpoint.files(AVERAGED) else None
+    described, initial = last_weights(checkpoint, "[finetune] base", step, averaged=step is not None)
     if described["tokenizer_sha256"] != tokenizer_sha256:
         raise InputError(
             f"[finetune] base: {checkpoint.address} was trained with the tokenizer "

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tasks.trainer.config import Llama3Rope, ModelConfig, YarnRope
+from tasks.trainer.config import STANDARD, InitConfig, Llama3Rope, ModelConfig, YarnRope
 from tasks.trainer.model.attention import (
     Attend,
     Bounds,
@@ -26,7 +26,8 @@ from tasks.trainer.model.attention import (
     soft_capped,
 )
 from tasks.trainer.model.experts import Mixture
-from tasks.trainer.model.loss import count_labels, head_cross_entropy, loss_of_rows
+from tasks.trainer.model.loss import ZLoss, count_labels, head_cross_entropy, loss_of_rows
+from tasks.trainer.mup import deviation_share
 
 Recompute = Callable[..., Tensor]
 """Calls a function with arguments, as `torch.utils.checkpoint.checkpoint` does."""
@@ -206,7 +207,8 @@ class Transformer(nn.Module):
         last = config.layers - 1 in layers
         self.config, self.vocab_size = config, vocab_size
         self.kernel: Kernel = sdpa_mask
-        self.head_loss = head_cross_entropy
+        self.z_loss = ZLoss(0.0)
+        self.head_loss: Callable[..., Tensor] = head_cross_entropy
         if config.logit_cap:
             self.head_loss = partial(head_cross_entropy, of_rows=partial(loss_of_rows, cap=config.logit_cap))
         self.rows: Tensor | None = None
@@ -278,6 +280,11 @@ class Transformer(nn.Module):
         """Returns the summed cross-entropy of `labels` in nats, float32 scalar; the other arguments as for `hidden`."""
         return self.head_loss(self.hidden(x, documents, bounds), self._head, labels, self.vocab_size)
 
+    def add_z_loss(self, coefficient: float) -> None:
+        """Adds z-loss to the gradients of `loss` (`loss`); its sum is in `z_loss`."""
+        self.z_loss = ZLoss(coefficient)
+        self.head_loss = partial(self.head_loss, z=self.z_loss)
+
     def counted(self, documents: Tensor, labels: Tensor) -> int:
         """Returns the number of terms in the sum of `loss`, the number of labels; the arguments are on the CPU."""
         return count_labels(labels)
@@ -289,43 +296,48 @@ def scores_of(config: ModelConfig, window: int) -> Scores:
     return Scores(window, config.attention_cap, scale)
 
 
-def build(config: ModelConfig, vocab_size: int, seed: int) -> Transformer:
+def build(config: ModelConfig, vocab_size: int, seed: int, init: InitConfig = STANDARD) -> Transformer:
     """Returns a model in fp32 with random initial weights from `seed`."""
     model = Transformer(config, vocab_size)
-    set_initial_weights(model, config, seed)
+    set_initial_weights(model, config, seed, init)
     return model
 
 
 @torch.no_grad()
-def set_initial_weights(model: Transformer, config: ModelConfig, seed: int) -> None:
+def set_initial_weights(model: Transformer, config: ModelConfig, seed: int, init: InitConfig = STANDARD) -> None:
     """Sets random initial weights from `seed`, in place."""
     for name, weight in model.named_parameters():
-        weight.copy_(initial_weight(config, name, weight.shape, seed))
+        weight.copy_(initial_weight(config, name, weight.shape, seed, init))
 
 
-def initial_weight(config: ModelConfig, name: str, shape: torch.Size, seed: int) -> Tensor:
+def initial_weight(config: ModelConfig, name: str, shape: torch.Size, seed: int, init: InitConfig = STANDARD) -> Tensor:
     """Returns the initial weight of a parameter, float32 on the CPU, as a function of the arguments alone.
 
     Matrices: normal with standard deviation 1 / sqrt(fan in), times 1 / sqrt(2 layers) for those that write to the
     residual stream, which keeps its variance independent of depth (GPT-2). Embedding: standard deviation 0.02 if it is
     also the head, so that the first logits are near zero, else 1. A separate head and biases start at zero, norms with
-    the factor one. Each weight has its own generator, seeded with its name: changing one layer does not change the
-    initial weights of the others, and a rank computes only the weights of its own layers.
+    the factor one. `init` changes the deviations. Each weight has its own generator, seeded with its name: changing one
+    layer does not change the initial weights of the others, and a rank computes only the weights of its own layers.
     """
-    if (constant := initial_constant(config, name, shape)) is not None:
+    if (constant := initial_constant(config, name, shape, init)) is not None:
         return torch.full(shape, constant)
     generator = torch.Generator().manual_seed(_seed_of(seed, name))
-    if name.startswith("embedding."):
-        deviation = 0.02 if config.tie_embeddings else 1.0
+    if name.startswith(("embedding.", "head.")):
+        deviation = init.std or (0.02 if config.tie_embeddings else 1.0)
     else:
-        residual = name.endswith(("wo.weight", "w2.weight"))
-        deviation = shape[-1] ** -0.5 / (math.sqrt(2 * config.layers) if residual else 1.0)
-    return torch.empty(shape).normal_(0.0, deviation, generator=generator)
+        residual = init.scale_outputs and name.endswith(("wo.weight", "w2.weight"))
+        deviation = (init.std or shape[-1] ** -0.5) / (math.sqrt(2 * config.layers) if residual else 1.0)
+    deviation *= deviation_share(config, init, name)
+    weight = torch.empty(shape)
+    if init.truncate:
+        limit = init.truncate * deviation
+        return nn.init.trunc_normal_(weight, 0.0, deviation, -limit, limit, generator)
+    return weight.normal_(0.0, deviation, generator=generator)
 
 
-def initial_constant(config: ModelConfig, name: str, shape: torch.Size) -> float | None:
+def initial_constant(config: ModelConfig, name: str, shape: torch.Size, init: InitConfig = STANDARD) -> float | None:
     """Returns the value that all numbers of an initial weight have; None if they are drawn."""
-    if name.startswith("head.") or name.endswith(".bias"):
+    if (name.startswith("head.") and not init.std) or name.endswith(".bias"):
         return 0.0
     return None if len(shape) > 1 else 0.0 if config.norm_weight == "offset" else 1.0
 

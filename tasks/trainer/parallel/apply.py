@@ -30,7 +30,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.model.attention import PLAIN, Attend, Bounds, Kernel, Scores
 from tasks.trainer.model.experts import Experts
-from tasks.trainer.model.loss import LossOfRows, head_cross_entropy
+from tasks.trainer.model.loss import LossOfRows, ZLoss, head_cross_entropy
 from tasks.trainer.model.transformer import Recompute, Transformer, TransformerBlock
 from tasks.trainer.parallel.compilation import (
     best_kernel,
@@ -118,6 +118,8 @@ def apply(model: Transformer, mesh: Mesh, run: TrainConfig, seq_len: int) -> Non
     parts = [layer.attention if run.model.experts else layer for layer in model.layers.values()]
     compiled = compile_layers(parts, layout, mesh.device)
     model.head_loss = partial(model.head_loss, chunk=layout.loss_rows, of_rows=loss_in(compiled, run.model.logit_cap))
+    if run.z_loss:
+        model.add_z_loss(run.z_loss)
     _shard(model, divided, mesh, run)
     overlap = overlap_of(mesh, run, compiled)
     if overlap.weights.on:
@@ -175,12 +177,13 @@ def _sharded_loss(
     *,
     chunk: int | None,
     of_rows: LossOfRows,
+    z: ZLoss | None = None,
 ) -> Tensor:
     """Computes the loss when each rank has some rows of the head and some positions of the hidden state."""
     assert isinstance(hidden, DTensor)
     assert isinstance(weight, DTensor)
     whole = hidden.redistribute(mesh, [Replicate()]).to_local(grad_placements=[Partial()])
-    return head_cross_entropy(whole, weight.to_local(), labels, tokens, mesh.get_group(), chunk, of_rows)
+    return head_cross_entropy(whole, weight.to_local(), labels, tokens, mesh.get_group(), chunk, of_rows, z)
 
 
 def rows_of(rank: int, degree: int, seq_len: int) -> Tensor:

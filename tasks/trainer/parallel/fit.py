@@ -189,7 +189,7 @@ def _rank_reasons(layout: Layout, nodes: int, ranks_per_node: int) -> list[str]:
 
 
 def _batch_reasons(layout: Layout, run: TrainConfig) -> list[str]:
-    microbatches = run.batch_size // run.microbatch
+    microbatches = run.common_batch // run.microbatch
     if microbatches % layout.data_ranks:
         return [
             f"replicate x shard = {layout.data_ranks} ranks cannot share {microbatches} microbatches "
@@ -262,6 +262,8 @@ def _pipeline_reasons(layout: Layout, run: TrainConfig, shape: ModelShape) -> li
     if layout.pipeline == 1:
         return []
     chunks, reasons = layout.pipeline * layout.chunks_per_rank, []
+    if run.ramp:
+        reasons.append("a pipeline has the same number of microbatches in every step: leave out train.ramp")
     if shape.layers < chunks:
         reasons.append(f"{shape.layers} layers cannot be {chunks} chunks (pipeline x chunks)")
     if shape.tied:
@@ -295,9 +297,12 @@ def chunks_of_rank(layers: int, layout: Layout, stage: int) -> list[range]:
 
 
 def _moments(shape: ModelShape, run: TrainConfig) -> float:
-    """Returns the bytes of the optimizer state: two moments for AdamW; for Muon, one for the matrices of the layers."""
+    """Returns the bytes of the optimizer state: two moments for AdamW; for Muon, one for the matrices of the layers.
+
+    A mean of the weights (`ema`) is one more.
+    """
     single_moment = shape.layers * shape.layer_matrices if run.optim.name == "muon" else 0
-    return FP32 * (2 * shape.weights["total"] - single_moment)
+    return FP32 * ((3 if run.ema else 2) * shape.weights["total"] - single_moment)
 
 
 def _stored_activations(

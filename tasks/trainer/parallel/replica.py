@@ -18,7 +18,7 @@ from tasks.trainer.checkpoints.checkpoint import Box
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.model.experts import Loads
 from tasks.trainer.model.transformer import Transformer
-from tasks.trainer.optim import AdamW, Muon
+from tasks.trainer.optim import Optimizer
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.place import Layout
 
@@ -63,7 +63,7 @@ class Replica(Protocol):
     """The process group."""
     chunks: Sequence[Transformer]
     """This rank's chunks of the model; one without a pipeline."""
-    optimizer: AdamW | Muon
+    optimizer: Optimizer
     """Of this rank's parameters."""
     loads: Loads
     """Of the experts in the last gradient."""
@@ -81,6 +81,8 @@ class Replica(Protocol):
     """Fingerprint of this rank's contribution to the last gradient."""
     share_tolerance: float
     """Allowed relative difference of two fingerprints of the same contribution; 0: they are bit-identical."""
+    z_loss: float
+    """Mean z-loss of the last gradient, in nats per token; 0 without `run.z_loss`."""
     timed: str
     """What is timed on each rank, a key of `pace.LEAST_S`."""
     seconds: list[float]

@@ -56,6 +56,8 @@ class Replicated:
         self.model = (model or Transformer(run.model, vocab_size)).to(ranks.device)
         self.chunks = [self.model]
         self._choose_kernel()
+        if run.z_loss:
+            self.model.add_z_loss(run.z_loss)
         self.optimizer = build_optimizer(dict(self.model.named_parameters()), run)
         self.loads = Loads(run.model, self.model.layers.items())
         self._gradient = _flat_gradient(self.model)
@@ -63,14 +65,14 @@ class Replicated:
         all_ranks = list(range(ranks.world))
         self.peers, self.copies = all_ranks, [RankCopies("", "replicas", [all_ranks])] if ranks.world > 1 else []
         self.hashes, self.seconds = list[list[float]](), list[float]()
-        self.share, self.timed = 0.0, "step"
+        self.share, self.timed, self.z_loss = 0.0, "step", 0.0
         self.share_tolerance = GPU_TOLERANCE if ranks.device.type == "cuda" else 0.0
         self.stop_requested = False
         self._staged: dict[str, Tensor] = {}
 
     def initialize(self) -> None:
         """Sets the random initial weights."""
-        set_initial_weights(self.model, self.run.model, self.run.init_seed)
+        set_initial_weights(self.model, self.run.model, self.run.init_seed, self.run.init)
 
     def _choose_kernel(self) -> None:
         """Sets the attention kernel of the model, and of a frozen reference within it."""
@@ -94,8 +96,9 @@ class Replicated:
         self.share = float(torch.linalg.vector_norm(gradient) if self.share_tolerance else hash_of([gradient]))
         own.append(torch.tensor(time.perf_counter() - started, dtype=torch.float64))
         self._sum(gradient)
-        (loss_sum, count, stopped, *loads), (*self.hashes, self.seconds) = self.ranks.sum_and_collect(sums, own)
+        (loss_sum, count, stopped, z_sum, *loads), (*self.hashes, self.seconds) = self.ranks.sum_and_collect(sums, own)
         self.loads.set(loads)
+        self.z_loss = z_sum / max(count, 1)
         # If all documents of the batch are withheld, there are no labels and no mean.
         self._gradient.copy_(gradient.div_(max(count, 1)))
         return loss_sum / max(count, 1), int(count), stopped > 0
@@ -111,16 +114,17 @@ class Replicated:
         self._compressed.sum(gradients, self.optimizer.steps_taken)
 
     def _backward(self, part: Batch) -> list[Tensor]:
-        """Returns the summed gradient, and (summed loss, tokens with a label, 0, loads), of one microbatch."""
+        """Returns the summed gradient, and (summed loss, tokens with a label, 0, z-loss, loads), of one microbatch."""
         here = part.on(self.ranks.device)
         self._gradient.zero_()
         self.loads.take()
         with self._autocast():
             loss = self.model.loss(here.tokens, here.documents, here.labels, here.bounds)
         loss.backward()  # type: ignore[no-untyped-call]
-        sums = torch.zeros(3, dtype=torch.float64, device=self.ranks.device)
+        sums = torch.zeros(4, dtype=torch.float64, device=self.ranks.device)
         sums[0] = loss.detach()
         sums[1] = self.model.counted(part.documents, part.labels)
+        sums[3] = self.model.z_loss.take()
         return [self._gradient, torch.cat((sums, self.loads.take().to(sums)))]
 
     def state_hashes(self) -> list[Tensor]:
@@ -197,7 +201,7 @@ class Replicated:
 
 def check_ranks(run: TrainConfig, world: int) -> None:
     """Raises InputError if there are more ranks than microbatches."""
-    microbatches = run.batch_size // run.microbatch
+    microbatches = run.common_batch // run.microbatch
     if world > microbatches:
         raise InputError(
             f"{world} ranks cannot share {microbatches} microbatches a step",

@@ -193,12 +193,13 @@ class Sharded:
             self._compressed.sum(gradients, self.optimizer.steps_taken)
         # Ranks of tensor or pipeline parallelism have processed the same tokens, so only one of them counts.
         counts = self.mesh.at("tensor") == 0 and self.mesh.at("pipeline") == self.layout.pipeline - 1
-        values = [loss * counts, count * counts, self.stop_requested]
+        z_sum = sum(chunk.z_loss.take() for chunk in self.chunks)
+        values = [loss * counts, count * counts, self.stop_requested, z_sum * counts]
         sums = torch.tensor(values, dtype=torch.float64, device=self.mesh.device)
         sums = torch.cat((sums, self.loads.take().to(sums)))
-        (loss_sum, total, stopped, *loads), (*self.hashes, seconds) = self.ranks.sum_and_collect(sums, own)
+        (loss_sum, total, stopped, z_sum, *loads), (*self.hashes, seconds) = self.ranks.sum_and_collect(sums, own)
         self.loads.set(loads)
-        self.seconds = seconds if any(seconds) else []
+        self.seconds, self.z_loss = seconds if any(seconds) else [], z_sum / max(total, 1)
         torch._foreach_div_(self._gradients(), max(total, 1))
         return loss_sum / max(total, 1), int(total), stopped > 0
 
@@ -384,7 +385,9 @@ def initialize_shards(parameters: Mapping[str, DTensor], run: TrainConfig, mesh:
     The generator of a parameter has no cheap way to the numbers of one shard. So each rank draws some of the
     parameters, all at the same time, and sends them to the others, which take their shards.
     """
-    constants = {name: initial_constant(run.model, name, parameter.shape) for name, parameter in parameters.items()}
+    constants = {
+        name: initial_constant(run.model, name, parameter.shape, run.init) for name, parameter in parameters.items()
+    }
     for name, constant in constants.items():
         if constant is not None:
             parameters[name].to_local().fill_(constant)
@@ -396,7 +399,7 @@ def initialize_shards(parameters: Mapping[str, DTensor], run: TrainConfig, mesh:
     for first in range(0, len(drawn), len(ranks)):
         of_ranks = list(zip(ranks, drawn[first : first + len(ranks)], strict=False))
         own = [
-            initial_weight(run.model, name, parameters[name].shape, run.init_seed)
+            initial_weight(run.model, name, parameters[name].shape, run.init_seed, run.init)
             for rank, name in of_ranks
             if rank == here
         ]

@@ -122,8 +122,8 @@ def start_of(
 
 def _equal_shares(run: TrainConfig, nodes: int, per_node: int) -> tuple[int, list[str], list[str]]:
     """Returns the most ranks of a node that can share a step equally, and why there are none, or fewer than there."""
-    microbatches = run.batch_size // run.microbatch
-    shared = f"{microbatches} microbatches a step (batch_size {run.batch_size} / microbatch {run.microbatch})"
+    microbatches, of = run.common_batch // run.microbatch, "ramp and batch_size" if run.ramp else "batch_size"
+    shared = f"{microbatches} microbatches a step ({of} {run.common_batch} / microbatch {run.microbatch})"
     ranks = max((n for n in range(1, per_node + 1) if microbatches % (nodes * n) == 0), default=0)
     if not ranks:
         return 1, [f"{nodes} nodes cannot share {shared} equally: {_remedy(run, nodes)}"], []

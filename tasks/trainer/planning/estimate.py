@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NotRequired, TypedDict
 
 from tasks.trainer.config import TrainConfig
+from tasks.trainer.defaults import origins
 from tasks.trainer.parallel.fit import FP32
 from tasks.trainer.parallel.start import Device, Start, start_of
 from tasks.trainer.place import Layout
@@ -177,6 +178,7 @@ class RunEstimate(TypedDict):
     """
 
     model: ModelEstimate
+    settings: NotRequired[dict[str, dict[str, Any]]]
     time: TimeEstimate
     step: StepEstimate
     memory: MemoryEstimate
@@ -220,15 +222,15 @@ def estimate(
     """
     run, ranks, peak = load.run, start.ranks, plan.peak(load.run.precision)
     measured = before.mfu(peak) if before else None
-    tokens = (run.steps - run.first_step) * run.batch_size * load.seq_len
-    of_step = run.batch_size * load.seq_len * load.flops_per_token
+    samples = run.samples(run.steps) - run.samples(run.first_step)
+    tokens, of_step = samples * load.seq_len, run.batch_size * load.seq_len * load.flops_per_token
     machine = machine_of(plan, start, peak * plan.mfu)
     timed = step_time(load, start.layout, ranks, machine, gpu=plan.device.is_gpu)
     step_s = of_step / (peak * measured * ranks) if measured else timed.total
     if measured:
         whole = replace(machine, flops=peak)
         machine = replace(machine, flops=peak * computing_share(load, start.layout, ranks, whole, step_s))
-    seconds = (run.steps - run.first_step) * step_s
+    seconds = samples / run.batch_size * step_s
     saving, idle = _checkpoints(plan, load, ranks, seconds), start.nodes * start.per_node - ranks
     wall = seconds * (1 + saving["lost_share"])
     found: RunEstimate = {
@@ -256,6 +258,8 @@ def estimate(
         "checkpoints": saving,
         "cost": cost(plan, wall * (ranks + idle) / HOUR),
     }
+    if load.tuning is None:
+        found["settings"] = origins(run, load.seq_len)
     if start.layout and plan.device.is_gpu and load.tuning is None:
         found["communication"] = _communication(timed)
     found["proposals"] = _proposals(plan, load, start, machine, found)
@@ -379,10 +383,10 @@ def _checkpoints(plan: PlanConfig, load: Workload, ranks: int, seconds: float) -
 
 
 def checkpoint_bytes(load: Workload) -> float:
-    """Returns the bytes of a checkpoint: trained weights and their moments in fp32."""
+    """Returns the bytes of a checkpoint: trained weights, their moments, and their mean if there is one, in fp32."""
     shape, is_muon = load.shape, load.run.optim.name == "muon"
     moments = 2 - (shape.layers * shape.layer_matrices / shape.weights["total"] if is_muon else 0)
-    return FP32 * load.trained_weights * (1 + moments)
+    return FP32 * load.trained_weights * (1 + moments + bool(load.run.ema))
 
 
 def kept_checkpoints(run: TrainConfig) -> int:

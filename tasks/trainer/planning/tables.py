@@ -97,6 +97,7 @@ def plan_text(estimate: RunEstimate, omitted: Mapping[str, str] = {}) -> str:
     layout = ", ".join(f"{name} = {value}" for name, value in (memory["layout"] or {}).items())
     rows = [
         ("parameters", number(estimate["model"]["parameters"]) + _trained(estimate["model"])),
+        *((name, f"{one['value']}: {one['from']}") for name, one in estimate.get("settings", {}).items()),
         ("tokens", number(time["tokens"])),
         ("FLOPs", f"{number(time['flops'])} ({number(time['flops_per_token'])} per token)"),
         ("devices", f"{time['gpus']} x {time['gpu']}{_idle(time)}"),

@@ -88,6 +88,7 @@ class FinetuneConfig(Config):
             raise RecipeError(f"[finetune] {what}: the base has experts", 'train all of its weights with loss = "sft"')
         shared = ("optim", "steps", "batch_size", "microbatch", "precision", "threads", "seed", "checkpoint_every")
         values = {name: getattr(self, name) for name in (*shared, "milestones")}
+        values["optim"] = self.optim.model_copy(update={"lr": self.optim.lr})  # set, so not that of a size
         return TrainConfig(model=model, init_seed=self.seed, **values)
 
     def tuning_spec(self, vocab_size: int, eos_id: int, seq_len: int) -> TuningSpec:

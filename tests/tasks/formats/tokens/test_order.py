@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -37,8 +37,9 @@ def order_of(
     seed: int,
     anneal: Anneal | None = None,
     windows: Windows = WHOLE,
+    ramp: Sequence[tuple[int, int]] = (),
 ) -> Order:
-    return Order(sequences, weights, batch_size, seed, anneal, windows)
+    return Order(sequences, weights, batch_size, seed, anneal, windows, ramp)
 
 
 @st.composite
@@ -51,11 +52,12 @@ def weights(draw: st.DrawFn) -> dict[str, float]:
 
 @st.composite
 def orders(draw: st.DrawFn) -> Order:
-    """Orders of one stage and of two, whose sources may differ."""
+    """Orders of one stage and of two, whose sources may differ, of which some begin with smaller batches."""
     first, second = draw(weights()), draw(st.none() | weights())
     sequences = {f"s{index}": draw(st.integers(3, 40)) for index in range(6)}
     anneal = Anneal(from_step=draw(st.integers(1, 40)), weights=second) if second else None
-    return order_of(sequences, first, draw(st.integers(1, 9)), draw(st.integers(0, 5)), anneal, draw(WINDOWS))
+    ramp = draw(st.lists(st.tuples(st.integers(1, 12), st.integers(1, 9)), max_size=2))
+    return order_of(sequences, first, draw(st.integers(1, 9)), draw(st.integers(0, 5)), anneal, draw(WINDOWS), ramp)
 
 
 @given(st.integers(1, 700), st.integers(0, 10**6), WINDOWS)
@@ -114,15 +116,16 @@ def test_a_step_that_reads_a_sequence_in_several_epochs_is_named_once() -> None:
 
 @given(orders(), st.integers(0, 10**7))
 def test_every_source_is_within_one_sequence_of_its_share(order: Order, steps: int) -> None:
-    samples = steps * order.batch_size
+    samples = order.slots_before(steps)
     assert sum(order.count_drawn(source, steps) for source in order.sequences) == samples
     boundary = min(order.anneal.from_step, steps) if order.anneal else steps
     for source, weight in order.weights.items():
         in_first = order.count_drawn(source, boundary)
-        assert abs(in_first - round(weight * 100_000) * boundary * order.batch_size / 100_000) < 1
+        assert abs(in_first - round(weight * 100_000) * order.slots_before(boundary) / 100_000) < 1
         later = round(order.anneal.weights.get(source, 0) * 100_000) if order.anneal else 0
         in_second = order.count_drawn(source, steps) - in_first
-        assert abs(in_second - later * (steps - boundary) * order.batch_size / 100_000) < 1
+        in_later_steps = samples - order.slots_before(boundary)
+        assert abs(in_second - later * in_later_steps / 100_000) < 1
 
 
 def test_odd_weights_of_many_sources_keep_their_shares_too() -> None:
@@ -165,6 +168,23 @@ def test_before_the_boundary_two_stages_read_the_same_sequences_as_one() -> None
     read = [sequence for step in range(14) for source, sequence, _ in two.batch(step) if source == "web"]
     assert len(read) <= 90
     assert len(set(read)) == len(read), "the anneal does not begin web's epoch anew"
+
+
+def test_a_batch_that_grows_reads_the_sequences_of_a_constant_one_in_the_same_order() -> None:
+    sequences, mixture = {"web": 90, "code": 40}, {"web": 0.7, "code": 0.3}
+    grown, constant = order_of(sequences, mixture, 8, 1, ramp=[(3, 2), (2, 4)]), order_of(sequences, mixture, 2, 1)
+    sizes = [len(grown.batch(step)) for step in range(7)]
+    assert sizes == [grown.size_of(step) for step in range(7)] == [2, 2, 2, 4, 4, 8, 8]
+    assert [grown.slots_before(step) for step in (3, 5, 7)] == [6, 14, 30]
+    in_order = [sorted(constant.batch(step)) for step in range(15)]
+    assert sorted(one for step in range(7) for one in grown.batch(step)) == sorted(
+        one for two in in_order for one in two
+    )
+    assert [sorted(grown.batch(step)) for step in range(3)] == in_order[:3]
+    run = {"sequences": sequences, "weights": mixture, "batch_size": 8, "seed": 1, "seq_len": 2**20, "order": VERSION}
+    read = Order.of_run(json.loads(json.dumps({**run, "ramp": [(3, 2), (2, 4)]})))
+    assert [len(read.batch(step)) for step in range(7)] == sizes
+    assert Order.sequences_of({**run, "steps": 7, "ramp": [(3, 2), (2, 4)]}) == 30
 
 
 def test_the_order_of_a_run_is_read_from_its_description_of_one_stage_or_two() -> None:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from tasks.core.config import canonical_json, parse
 from tasks.core.errors import RecipeError
-from tasks.trainer.config import ModelConfig, TrainConfig
+from tasks.trainer.config import InitConfig, ModelConfig, TrainConfig
 from tasks.trainer.model.attention import document_positions
 from tasks.trainer.model.loss import IGNORED, head_cross_entropy
 from tasks.trainer.model.shape import LOSS_ROWS, SIZES, ModelShape
@@ -135,7 +135,7 @@ def test_the_fused_loss_and_its_gradients_equal_cross_entropy() -> None:
 def test_as_many_logits_exist_at_a_time_as_suit_the_device_or_the_layout_says(gpu: bool, rows: int) -> None:
     assert [loss_rows(layout, gpu) for layout in (None, Layout(), Layout(loss_rows=100))] == [rows, rows, 100]
     config = SIZES["125m"]
-    run = TrainConfig(model=config.model, batch_size=8, microbatch=8)
+    run = TrainConfig(model=config.model, batch_size=8, microbatch=8, precision="fp32")
     loss = memory_per_rank(None, run, ModelShape.of(config.model, config.vocab_size), 2048, gpu=gpu)["loss"]
     gradients = 2 * 4 * (8 * 2048 + config.vocab_size) * config.model.dim
     assert loss - gradients == rows * config.vocab_size * 3 * 4
@@ -214,3 +214,20 @@ def test_an_invalid_scaling_is_refused_by_name() -> None:
         config(kind="llama3", factor=8.0)
     with pytest.raises(RecipeError, match="low_freq_factor: must be below"):
         config(kind="llama3", factor=8.0, original_length=64, low_freq_factor=4.0)
+
+
+def test_initial_weights_have_the_deviation_of_their_settings() -> None:
+    config = ModelConfig(layers=8, dim=64, heads=4, kv_heads=4, tie_embeddings=False)
+
+    def deviations(init: InitConfig) -> dict[str, float]:
+        model = build(config, 100, 0, init)
+        names = ("embedding.weight", "head.weight", "layers.0.attention.wq.weight", "layers.0.ffn.w2.weight")
+        return {name.split(".")[-2]: float(model.state_dict()[name].std()) for name in names}
+
+    assert deviations(InitConfig(std=0.006)) == pytest.approx(
+        {"embedding": 0.006, "head": 0.006, "wq": 0.006, "w2": 0.006 / 4}, rel=0.05
+    )
+    assert deviations(InitConfig(std=0.02, scale_outputs=False))["w2"] == pytest.approx(0.02, rel=0.05)
+    assert deviations(InitConfig())["head"] == 0
+    weight = build(config, 100, 0, InitConfig(std=0.02, truncate=2.0)).layers["0"].attention.wq.weight
+    assert 0.038 < weight.abs().max() <= 0.04

@@ -4,6 +4,7 @@ Reads a list of jobs, each `{"layout": {..} or null, "steps": [first, until], "t
 "model": settings, "compression": settings, "batches": different ones, "read": folder, "write": folder}`, and trains a
 tiny model on synthetic batches in each, one after the other. Rank 0 writes a list with `{"losses", "norms", "bpb"}` per
 job, the last of synthetic held-out text after every step. A layout of null is the trainer's bit-exact mode.
+All jobs have z-loss and a mean of the weights.
 """
 
 import json
@@ -35,7 +36,8 @@ def config(*, tie: bool, **more: Any) -> TrainConfig:
     """Returns the settings of a job."""
     model = ModelConfig(layers=4, dim=32, heads=4, kv_heads=2, tie_embeddings=tie, **more.get("model", {}))
     optim = OptimConfig(name=more.get("optimizer", "adamw"), lr=LEARNING_RATE)
-    settings = {"model": model, "optim": optim, "compression": more.get("compression")}
+    settings = {"model": model, "optim": optim, "compression": more.get("compression"), "z_loss": 1e-3}
+    settings |= {"ema": {"horizon": 3}}
     return TrainConfig.model_validate({**settings, "batch_size": MICROBATCHES, "microbatch": 1})
 
 

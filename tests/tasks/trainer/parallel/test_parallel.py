@@ -179,6 +179,8 @@ def test_a_checkpoint_of_one_layout_resumes_in_another_and_exports_to_one_file(
     for name, tensor in expected.items():
         # Adam divides by the root of the squared gradient, so rounding of tiny gradients is visible.
         torch.testing.assert_close(found[name], tensor, atol=1e-3, rtol=0)
+    means = {name for name in load_file(merged / checkpoint.OPTIMIZER) if name.startswith(checkpoint.EMA)}
+    assert {name.removeprefix(checkpoint.EMA) for name in means} == expected.keys()
 
 
 @pytest.mark.soak
