@@ -34,6 +34,9 @@ class AdamW:
         self.steps_taken = 0
         """Number of steps taken, for the bias correction. Not part of `state`: the caller that loads the state sets
         it."""
+        self.divisor = 1.0
+        """What a step divides the gradients by, as it reads them: a pass of its own would read and write all of
+        them."""
         self.params = dict(params)
         self.decay = {name: config.weight_decay if decayed(name, p) else 0.0 for name, p in self.params.items()}
         self.first = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in self.params.items()}
@@ -55,7 +58,7 @@ class AdamW:
         root = math.sqrt(1 - beta2**self.steps_taken)
         for name, param in self.params.items():
             assert param.grad is not None, name
-            grad, weight = local(param.grad).float(), local(param)
+            grad, weight = divided(param.grad, self.divisor), local(param)
             first, second = local(self.first[name]), local(self.second[name])
             first.lerp_(grad, 1 - beta1)
             second.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
@@ -72,7 +75,11 @@ class AdamW:
                 continue
             grads = [self.params[name].grad for name in names]
             weights = [local(self.params[name]) for name in names]
-            steps = torch.tensor(float(self.steps_taken), device=weights[0].device)
+            # Filled on the device: a copy from the CPU would wait for the kernels before it.
+            steps, divisor = (
+                torch.full((), value, dtype=torch.float32, device=weights[0].device)
+                for value in (float(self.steps_taken), self.divisor)
+            )
             torch._fused_adamw_(
                 weights,
                 [local(grad).float() for grad in grads if grad is not None],
@@ -87,6 +94,7 @@ class AdamW:
                 eps=self.config.eps,
                 amsgrad=False,
                 maximize=False,
+                grad_scale=None if self.divisor == 1 else divisor,
             )
 
     def state(self) -> dict[str, Tensor]:
@@ -128,13 +136,22 @@ class Muon:
     def steps_taken(self, steps: int) -> None:
         self.rest.steps_taken = steps
 
+    @property
+    def divisor(self) -> float:
+        """What a step divides the gradients by, as in `AdamW`."""
+        return self.rest.divisor
+
+    @divisor.setter
+    def divisor(self, divisor: float) -> None:
+        self.rest.divisor = divisor
+
     @torch.no_grad()
     def step(self, lr: float) -> None:
         """Applies the gradients in `.grad` of the parameters with learning rate `lr`."""
         self.rest.step(lr)
         for name, param in self.matrices.items():
             assert param.grad is not None, name
-            grad, momentum = local(param.grad).float(), local(self.momentum[name])
+            grad, momentum = divided(param.grad, self.divisor), local(self.momentum[name])
             momentum.lerp_(grad, 1 - MOMENTUM)
             direction = torch.empty_like(self.momentum[name])
             torch.lerp(grad, momentum, MOMENTUM, out=local(direction))
@@ -201,6 +218,12 @@ def sum_of_squares(shards: Sequence[Tensor], parts: Tensor, ranks: int) -> Tenso
     """
     norms = torch.stack(torch._foreach_norm(list(shards), 2, dtype=torch.float64))
     return (norms.square() * parts / ranks).cumsum(0)[-1]
+
+
+def divided(gradient: Tensor, divisor: float) -> Tensor:
+    """Returns this rank's shard of a gradient in fp32, over `divisor`; not a copy if neither changes it."""
+    shard = local(gradient).float()
+    return shard if divisor == 1 else shard / divisor
 
 
 def decayed(name: str, weight: Tensor) -> bool:

@@ -260,7 +260,8 @@ def _shard(model: Transformer, mesh: Mesh, run: TrainConfig) -> None:
     for part in (*ends, *model.layers.values(), model):
         fully_shard(part, mesh=over, mp_policy=policy, reshard_after_forward=layout.zero == 3)
         assert isinstance(part, FSDPModule)
-        part.set_gradient_divide_factor(1.0)
+        if over.size() > 1:  # else there is no mean, and FSDP would divide by 1, in a pass of its own
+            part.set_gradient_divide_factor(1.0)
         part.set_force_sum_reduction_for_comms(True)
         # The backward pass of the embedding reads tokens; that of the head, gradients that the loss has computed.
         part.set_unshard_in_backward(part not in ends)

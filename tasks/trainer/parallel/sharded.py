@@ -156,7 +156,10 @@ class Sharded:
         }
         self.optimizer = build_optimizer(self.parameters, run)
         self._fingerprint = install_fingerprint(self.chunks, self.mesh)
-        self.share, self.share_tolerance = 0.0, self._fingerprint.tolerance
+        self.share: float | None = None
+        self.share_tolerance = self._fingerprint.tolerance
+        self._norm, self._labels = 0.0, 1.0
+        """Euclidean norm of the last gradient over all ranks before it is divided by the number of labels; this."""
         self.peers = next(group for group in self.mesh.ranks_along("replicate", "shard") if ranks.rank in group)
         self.copies = _copies(self.mesh)
         parts = [_parts_of(parameter) for parameter in self.parameters.values()]
@@ -173,34 +176,42 @@ class Sharded:
         self._compressed = build_sum(compressed, self.mesh.group("replicate")) if compressed else None
         self.pipeline = Pipeline(self.chunks, self.mesh, run, seq_len) if layout.pipeline > 1 else None
 
-    def forward_backward(self, parts: Mapping[int, Batch]) -> tuple[float, int, bool]:
-        """Computes the mean gradient, see `Replica`; `seconds` is the duration of a fixed problem on each rank."""
-        own = [hash_of(map(local, self._select(copies, self.parameters).values())) for copies in self.copies]
-        own.append(torch.tensor(self._stopwatch.seconds(), dtype=torch.float64))
+    def forward_backward(self, parts: Mapping[int, Batch], compared: bool = False) -> tuple[float, int, bool]:
+        """Computes the summed gradient, see `Replica`; `seconds` is the duration of a fixed problem on each rank.
+
+        The step reads the device here and nowhere else, once, after all of its microbatches: sums, norm, fingerprint,
+        hashes and times are in one collective.
+        """
+        weights = (self._select(copies, self.parameters).values() for copies in self.copies)
+        own: list[Tensor | float] = [*(hash_of(map(local, some)) for some in weights), self._stopwatch.seconds()]
         for parameter in self.parameters.values():
             parameter.grad = None
+        self._fingerprint.start(compared)
         loss, count = self._backward(list(parts.values()))
-        self.share = self._fingerprint.take()
+        own.append(self._fingerprint.total())
+        gradients = {name: local(cast(DTensor, parameter.grad)) for name, parameter in self.parameters.items()}
         if self._compressed:
-            gradients = {name: local(cast(DTensor, param.grad)) for name, param in self.parameters.items()}
             self._compressed.sum(gradients, self.optimizer.steps_taken)
         # Ranks of tensor or pipeline parallelism have processed the same tokens, so only one of them counts.
         counts = self.mesh.at("tensor") == 0 and self.mesh.at("pipeline") == self.layout.pipeline - 1
-        values = [loss * counts, count * counts, self.stop_requested]
-        sums = torch.tensor(values, dtype=torch.float64, device=self.mesh.device)
-        (loss_sum, total, stopped), (*self.hashes, seconds) = self.ranks.sum_and_collect(sums, own)
+        # Each rank sums the squares of its values, each divided by the number of ranks with a copy of it.
+        square = sum_of_squares(list(gradients.values()), self._parts, self.layout.ranks // self.layout.pipeline)
+        numbers = torch.tensor([count * counts, self.stop_requested], dtype=torch.float64)
+        sums = torch.cat((torch.stack((loss * counts, square)), numbers.to(self.mesh.device, non_blocking=True)))
+        (loss_sum, square_sum, total, stopped), (*self.hashes, seconds, shares) = self.ranks.sum_and_collect(sums, own)
         self.seconds = seconds if any(seconds) else []
-        torch._foreach_div_(self._gradients(), max(total, 1))
-        return loss_sum / max(total, 1), int(total), stopped > 0
+        self.share = shares[self.ranks.rank] if compared else None
+        self._norm, self._labels = math.sqrt(square_sum) if square_sum >= 0 else math.nan, max(total, 1.0)
+        return loss_sum / self._labels, int(total), stopped > 0
 
-    def _backward(self, parts: list[Batch]) -> tuple[float, int]:
-        """Accumulates the gradients of microbatches; returns the summed loss and the number of labels of this rank."""
+    def _backward(self, parts: list[Batch]) -> tuple[Tensor, int]:
+        """Accumulates the gradients of microbatches; returns their loss, float64 scalar, and labels on this rank."""
         count = sum(self._count(part) for part in parts)
         microbatches = [self._to_local(part) for part in parts]
         if self.pipeline:
-            return float(self.pipeline.backward(microbatches)), count
+            return self.pipeline.backward(microbatches).double(), count
         (model,) = self.chunks
-        return float(accumulate(model, microbatches, self.layout.zero)), count
+        return accumulate(model, microbatches, self.layout.zero), count
 
     def initialize(self) -> None:
         """Sets the random initial weights."""
@@ -261,22 +272,13 @@ class Sharded:
             load(state, storage_reader=HuggingFaceStorageReader(alone), process_group=self._gloo_group)
 
     def clip(self, limit: float) -> float:
-        """Scales the gradient so that its Euclidean norm over all ranks is at most `limit`; returns the norm before.
+        """Limits the norm of the mean gradient over all ranks, see `Replica`: the optimizer divides what `.grad` has.
 
-        Each rank sums the squares of its values, each divided by the number of ranks with a copy of it.
+        Dividing and clipping take no pass over the gradient.
         """
-        ranks = self.layout.ranks // self.layout.pipeline
-        total = sum_of_squares(self._gradients(), self._parts, ranks)
-        dist.all_reduce(total)
-        square = float(total)
-        norm = math.sqrt(square) if square >= 0 else math.nan
-        if limit < norm < math.inf:
-            torch._foreach_mul_(self._gradients(), limit / norm)
+        norm = self._norm / self._labels
+        self.optimizer.divisor = self._labels * (norm / limit if limit < norm < math.inf else 1.0)
         return norm
-
-    def _gradients(self) -> list[Tensor]:
-        """Returns this rank's shards of the gradients of all parameters, without copying them."""
-        return [local(cast(DTensor, parameter.grad)) for parameter in self.parameters.values()]
 
     def stage(self) -> dict[str, Tensor]:
         """Returns a copy of this rank's shard of the state, in buffers that the next call overwrites."""
@@ -416,7 +418,7 @@ def _log_memory(needs: Mapping[str, int]) -> None:
 
 
 class FingerprintReduceScatter(DefaultReduceScatter):
-    """A reduce-scatter for FSDP that computes a fingerprint of this rank's contribution to the gradient.
+    """A reduce-scatter for FSDP that can compute a fingerprint of this rank's contribution to the gradient.
 
     With FSDP, the gradient of a single rank exists only in the input buffers of the reduce-scatter.
 
@@ -425,36 +427,46 @@ class FingerprintReduceScatter(DefaultReduceScatter):
 
     Args:
         device: of the gradients.
+        alone: whether there is nothing to sum, since the rank has no other to share its state with. Then FSDP copies
+            the input to the output, and both are the same memory.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self.tolerance = 0.0 if device.type == "cpu" else GPU_TOLERANCE
+    def __init__(self, device: torch.device, *, alone: bool) -> None:
+        self.tolerance, self.alone = 0.0 if device.type == "cpu" else GPU_TOLERANCE, alone
         self._total = torch.zeros((), dtype=torch.float64 if self.tolerance else torch.int64, device=device)
         self._filling: Tensor | None = None
+        self._on = False
+
+    def start(self, on: bool) -> None:
+        """Begins a gradient, with or without a fingerprint."""
+        self._on = on
+        self._total.zero_()
 
     def allocate(self, size: Sequence[int | SymInt], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Returns the input buffer, or on the next call the output buffer, and then reads the complete input."""
-        memory: Tensor = super().allocate(size, dtype=dtype, device=device)
         if self._filling is None:
-            self._filling = memory
-            return memory
-        if self.tolerance:
-            self._total += torch.linalg.vector_norm(self._filling).double().square()
-        else:
-            self._total += hash_of([self._filling])
-        self._filling = None
-        return memory
+            self._filling = super().allocate(size, dtype=dtype, device=device)
+            return self._filling
+        filled, self._filling = self._filling, None
+        if self._on and self.tolerance:
+            self._total += torch.linalg.vector_norm(filled).double().square()
+        elif self._on:
+            self._total += hash_of([filled])
+        if not self.alone:
+            output: Tensor = super().allocate(size, dtype=dtype, device=device)
+            return output
+        if filled.is_cuda:
+            filled.record_stream(torch.cuda.current_stream())  # FSDP allocates an output in the stream that reads it
+        return filled
 
-    def take(self) -> float:
-        """Returns the fingerprint of all inputs since the last call, and resets it."""
-        total = float(self._total.sqrt() if self.tolerance else self._total.bitwise_and(2**BITS - 1))
-        self._total.zero_()
-        return total
+    def total(self) -> Tensor:
+        """Returns the fingerprint of all inputs since `start`, a scalar that float64 represents exactly."""
+        return self._total.sqrt() if self.tolerance else self._total.bitwise_and(2**BITS - 1)
 
 
 def install_fingerprint(chunks: Sequence[torch.nn.Module], mesh: Mesh) -> FingerprintReduceScatter:
     """Installs one fingerprinting reduce-scatter in all FSDP modules of this rank, and returns it."""
-    reduce_scatter = FingerprintReduceScatter(mesh.device)
+    reduce_scatter = FingerprintReduceScatter(mesh.device, alone=mesh.state.size() == 1)
     for chunk in chunks:
         for module in chunk.modules():
             if isinstance(module, FSDPModule):

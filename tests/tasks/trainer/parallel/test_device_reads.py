@@ -1,7 +1,8 @@
 """A step reads results back from the device once, not once per microbatch, for which the device would have to idle."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from tasks.trainer.data.batches import with_learned
 from tasks.trainer.model.kernels import varlen
 from tasks.trainer.model.transformer import Transformer, build
 from tasks.trainer.parallel.ranks import Ranks
+from tasks.trainer.parallel.replica import hash_of
 from tasks.trainer.parallel.replicated import Replicated
 from tasks.trainer.parallel.sharded import Sharded
 from tasks.trainer.place import Layout
@@ -103,6 +105,47 @@ def test_microbatches_are_computed_without_a_read(
     one, four = (reads(lambda some=some: model.forward_backward(some)) for some in ({0: parts[0]}, parts))
     assert one == four
     assert model.forward_backward(parts)[0] == expected
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_step_of_a_sharded_rank_reads_its_device_once(
+    alone: Ranks, reads: Callable[[Callable[[], object]], int], optimizer: str
+) -> None:
+    run = config(tie=True, optimizer=optimizer)
+    model = Sharded(run, Layout(), VOCABULARY, SEQ_LEN, alone)
+    model.initialize()
+    parts = {number: batch(0, number) for number in range(2)}
+
+    def step() -> None:
+        model.forward_backward(parts, compared=True)
+        model.clip(1.0)
+        model.optimizer.step(1e-3)
+
+    assert reads(step) == 1
+
+
+def test_a_fingerprint_is_made_only_to_be_compared_and_clipping_takes_no_operation(
+    alone: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = config(tie=True)
+    model = Sharded(run, Layout(), VOCABULARY, SEQ_LEN, alone)
+    model.initialize()
+    hashed: list[int] = []
+
+    def counted(tensors: Iterable[Tensor]) -> Tensor:
+        found = list(tensors)
+        hashed.extend(tensor.numel() for tensor in found)
+        return hash_of(found)
+
+    monkeypatch.setattr("tasks.trainer.parallel.sharded.hash_of", counted)
+    parts = {number: batch(0, number) for number in range(2)}
+    model.forward_backward(parts)
+    assert (model.share, hashed) == (None, [])
+    model.forward_backward(parts, compared=True)
+    assert isinstance(model.share, float)
+    assert sum(hashed) == len(parts) * sum(parameter.numel() for parameter in model.parameters.values())
+    with mock.patch.object(Reads, "__torch_dispatch__", side_effect=AssertionError), Reads():
+        assert model.clip(1e-3) > 1e-3
 
 
 @pytest.mark.parametrize("has_adapters", [False, True])
