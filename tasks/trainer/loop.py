@@ -122,10 +122,13 @@ class Trainer:
     def _layout(self) -> Layout | None:
         """Returns the layout of the state; None if every rank has all of it, as on CPUs by default.
 
-        On GPUs the default is to shard it over the GPUs of a node, and to replicate it over nodes.
+        On GPUs the default is to shard it over the GPUs of a node, and to replicate it over nodes. On a single GPU
+        weights stay in the dtype of the pass until the optimizer changes them (`zero` 2), because there is no one to
+        gather them from; those of a fine-tuning, which may be most of the memory, do not.
         """
         if self.spec.place.layout is None and self.ranks.device.type == "cuda":
-            return Layout(replicate=self.ranks.nodes, shard=self.ranks.local_world)
+            alone = self.ranks.local_world == 1 and not self.spec.tuning
+            return Layout(replicate=self.ranks.nodes, shard=self.ranks.local_world, zero=2 if alone else 3)
         return self.spec.place.layout
 
     @property

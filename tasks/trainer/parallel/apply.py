@@ -2,7 +2,7 @@
 
 The order matters: context before tensor parallelism; both and fp8 before recomputation and compilation, which wrap the
 result; FSDP last. As in OLMo-core and torchtitan, FSDP is also applied at degree 1, so that mixed precision has a
-single code path.
+single code path. There it has no collective, and no pass over weights or gradients but their casts.
 """
 
 from functools import partial

@@ -58,6 +58,8 @@ PRODUCTS: dict[str, dict[str, Any]] = {
 
 QWEN: dict[str, Any] = {"head_width": 12, "qkv_bias": True, "qk_norm": True, "vocab_rows": 200}
 """Settings of other families. Of 200 rows the second of two ranks has none of the 96 tokens."""
+ODD = {"layers": 1}
+"""The last of its seven matrices has nothing for the second of two ranks to orthogonalize."""
 
 
 def job(layout: dict[str, Any] | None, steps: tuple[int, int] = (0, STEPS), **more: Any) -> dict[str, Any]:
@@ -77,8 +79,9 @@ def run(ranks: int, folder: Path, jobs: list[dict[str, Any]]) -> list[dict[str, 
 
 @pytest.fixture(scope="module")
 def one_rank_each(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list[float]]]:
-    """Results of one rank in the bit-exact mode: of the usual model, and of one with the settings of QWEN."""
-    return run(1, tmp_path_factory.mktemp("one"), [job(None), job(None, (0, 3), model=QWEN)])
+    """Results of one rank in the bit-exact mode: of the usual model, one with the settings of QWEN, and with Muon."""
+    jobs = [job(None), job(None, (0, 3), model=QWEN), job(None, (0, 3), optimizer="muon", model=ODD)]
+    return run(1, tmp_path_factory.mktemp("one"), jobs)
 
 
 @pytest.fixture(scope="module")
@@ -87,9 +90,9 @@ def one_rank(one_rank_each: list[dict[str, list[float]]]) -> dict[str, list[floa
     return one_rank_each[0]
 
 
-def check_equal(found: dict[str, list[float]], one: dict[str, list[float]], first: int = 0) -> None:
+def check_equal(found: dict[str, list[float]], one: dict[str, list[float]], first: int = 0, atol: float = 1e-5) -> None:
     for name in ("losses", "norms", "bpb"):
-        np.testing.assert_allclose(found[name], one[name][first : first + len(found[name])], rtol=0, atol=1e-5)
+        np.testing.assert_allclose(found[name], one[name][first : first + len(found[name])], rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize(
@@ -99,10 +102,11 @@ def test_two_ranks_train_like_one_in_every_mode(
     one_rank_each: list[dict[str, list[float]]], tmp_path: Path, modes: Iterable[str], steps: int
 ) -> None:
     jobs = [*(job(MODES[mode], (0, steps)) for mode in modes), job(MODES["tensor"], (0, 3), model=QWEN)]
-    *usual, qwen = run(2, tmp_path, jobs)
+    *usual, qwen, muon = run(2, tmp_path, [*jobs, job(MODES["fsdp"], (0, 3), optimizer="muon", model=ODD)])
     for found in usual:
         check_equal(found, one_rank_each[0])
     check_equal(qwen, one_rank_each[1])
+    check_equal(muon, one_rank_each[2], atol=1e-6)
 
 
 @pytest.mark.soak
