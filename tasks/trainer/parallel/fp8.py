@@ -77,8 +77,8 @@ class _Product(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         narrow, scale = quantize(x, torch.float8_e4m3fn)
         factor = scale_of(weight, torch.float8_e4m3fn)
-        # The weight and not its rounded copy, because FSDP frees the gathered weight until the backward pass. That pass
-        # needs the copy in another order anyway, and rounds while it reorders, but does not search for the largest value.
+        # The weight and not its rounded copy, because FSDP frees the gathered weight until the backward pass. There the
+        # copy is in another order, and rounded while it is reordered, without another search for the largest value.
         ctx.save_for_backward(narrow, scale, weight, factor)
         ctx.dtype = x.dtype
         other, other_scale = quantize(weight, torch.float8_e4m3fn, factor)

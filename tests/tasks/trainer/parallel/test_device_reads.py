@@ -137,7 +137,7 @@ def test_a_fingerprint_is_made_only_to_be_compared_and_clipping_takes_no_operati
         hashed.extend(tensor.numel() for tensor in found)
         return hash_of(found)
 
-    monkeypatch.setattr("tasks.trainer.parallel.sharded.hash_of", counted)
+    monkeypatch.setattr("tasks.trainer.parallel.fsdp.hash_of", counted)
     parts = {number: batch(0, number) for number in range(2)}
     model.forward_backward(parts)
     assert (model.share, hashed) == (None, [])
