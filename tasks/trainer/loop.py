@@ -120,15 +120,9 @@ class Trainer:
         return sharded
 
     def _layout(self) -> Layout | None:
-        """Returns the layout of the state; None if every rank has all of it, as on CPUs by default.
-
-        On GPUs the default is to shard it over the GPUs of a node, and to replicate it over nodes. On a single GPU
-        weights stay in the dtype of the pass until the optimizer changes them (`zero` 2), because there is no one to
-        gather them from; those of a fine-tuning, which may be most of the memory, do not.
-        """
+        """Returns the layout of the state; None if every rank has all of it, as on CPUs by default."""
         if self.spec.place.layout is None and self.ranks.device.type == "cuda":
-            alone = self.ranks.local_world == 1 and not self.spec.tuning
-            return Layout(replicate=self.ranks.nodes, shard=self.ranks.local_world, zero=2 if alone else 3)
+            return default_layout(self.ranks, tunes=self.spec.tuning is not None)
         return self.spec.place.layout
 
     @property
@@ -365,3 +359,13 @@ class Trainer:
         self.replica.optimizer.steps_taken = state["steps_taken"]
         self.step, self.tokens = state["step"], state["tokens"]
         self.guard.restore(**state["guard"])
+
+
+def default_layout(ranks: Ranks, *, tunes: bool) -> Layout:
+    """Returns the layout on GPUs by default: the state is sharded over those of a node, and replicated over nodes.
+
+    On a single GPU weights stay in the dtype of the pass until the optimizer changes them (`zero` 2), because there is
+    no one to gather them from; those of a fine-tuning (`tunes`), which may be most of the memory, do not.
+    """
+    alone = ranks.local_world == 1 and not tunes
+    return Layout(replicate=ranks.nodes, shard=ranks.local_world, zero=2 if alone else 3)
