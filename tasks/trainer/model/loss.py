@@ -62,7 +62,7 @@ class HeadCrossEntropy(torch.autograd.Function):
             total += loss
             grad_hidden[start : start + chunk] = grad @ weight
             if trained:
-                grad_weight += (grad.T @ rows).float()
+                grad_weight += grad.T @ rows  # cast as it is added, and not to a tensor of the vocabulary's size
         ctx.save_for_backward(grad_hidden, grad_weight.to(weight.dtype))
         return total
 
