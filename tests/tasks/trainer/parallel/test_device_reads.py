@@ -8,10 +8,14 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
+from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tasks.trainer.config import LoraConfig
 from tasks.trainer.data.batches import with_learned
+from tasks.trainer.loop import default_layout
 from tasks.trainer.model.kernels import varlen
 from tasks.trainer.model.transformer import Transformer, build
 from tasks.trainer.parallel.ranks import Ranks
@@ -122,6 +126,24 @@ def test_a_step_of_a_sharded_rank_reads_its_device_once(
         model.optimizer.step(1e-3)
 
     assert reads(step) == 1
+
+
+def test_one_rank_has_one_buffer_of_gradients_and_by_default_casts_its_weights_once_a_step(alone: Ranks) -> None:
+    layout = default_layout(alone, tunes=False)
+    assert (layout.zero, default_layout(alone, tunes=True).zero) == (2, 3)
+    assert default_layout(Ranks(0, 16, 0, 8), tunes=False) == Layout(replicate=2, shard=8)
+    model = Sharded(config(tie=True).model_copy(update={"precision": "bf16"}), layout, VOCABULARY, SEQ_LEN, alone)
+    model.initialize()
+    parts = {number: batch(0, number) for number in range(2)}
+    allocate, gather = DefaultReduceScatter.allocate, FSDPParam.init_unsharded_param
+    with (
+        mock.patch.object(DefaultReduceScatter, "allocate", autospec=True, side_effect=allocate) as buffers,
+        mock.patch.object(FSDPParam, "init_unsharded_param", autospec=True, side_effect=gather) as casts,
+    ):
+        model.forward_backward(parts)
+    assert casts.call_count == len(model.parameters)
+    modules = sum(isinstance(module, FSDPModule) for module in model.chunks[0].modules())
+    assert buffers.call_count == len(parts) * modules
 
 
 def test_a_fingerprint_is_made_only_to_be_compared_and_clipping_takes_no_operation(
