@@ -45,11 +45,12 @@ from tasks.trainer.model.attention import Bounds
 from tasks.trainer.model.kernels import varlen
 from tasks.trainer.model.shape import LOSS_ROWS, SIZES, ModelShape
 from tasks.trainer.optim import build_optimizer, local
+from tasks.trainer.parallel.apply import shards_of
 from tasks.trainer.parallel.fit import memory_of_rank
+from tasks.trainer.parallel.fsdp import accumulate
 from tasks.trainer.parallel.mesh import DIMENSIONS, Mesh
 from tasks.trainer.parallel.pipeline import Pipeline
 from tasks.trainer.parallel.ranks import Ranks
-from tasks.trainer.parallel.sharded import accumulate, shards_of
 from tasks.trainer.place import Layout
 from tasks.trainer.planning.traffic import collectives
 

@@ -40,6 +40,15 @@ class Averaged:
     def steps_taken(self, steps: int) -> None:
         self.optimizer.steps_taken = steps
 
+    @property
+    def divisor(self) -> float:
+        """What a step divides the gradients by, as in `AdamW`."""
+        return self.optimizer.divisor
+
+    @divisor.setter
+    def divisor(self, divisor: float) -> None:
+        self.optimizer.divisor = divisor
+
     @torch.no_grad()
     def step(self, lr: float) -> None:
         """Takes a step of the optimizer with learning rate `lr`, and adds its weights to the mean."""

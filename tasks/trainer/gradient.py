@@ -66,9 +66,14 @@ class GradientComputer:
         """Returns the microbatches of the rank `shift` positions later in `replica.peers`, as it trains on them."""
         return self.withheld.without(step, self.batches.microbatches(step, self.replica.numbers_of(shift)))
 
-    def gradient(self, parts: Mapping[int, Batch]) -> Gradient:
-        """Runs forward and backward passes of microbatches, sums the gradients over ranks, and clips."""
-        loss, labels, stop = self.replica.forward_backward(parts)
+    def gradient(self, parts: Mapping[int, Batch], compared: bool = False) -> Gradient:
+        """Runs forward and backward passes of microbatches, sums the gradients over ranks, and clips.
+
+        Args:
+            parts: microbatches by number.
+            compared: whether `replica.share` will be compared.
+        """
+        loss, labels, stop = self.replica.forward_backward(parts, compared)
         return Gradient(loss, self.replica.clip(self._clip), labels, stop, z_loss=self.replica.z_loss)
 
     def empty(self) -> Gradient:

@@ -80,7 +80,9 @@ class Trainer:
         if spec.place.layout is None:
             check_ranks(self.run, ranks.world)
         on_gpu = ranks.device.type == "cuda"
-        self.layout = default_layout(spec.place.layout, ranks.nodes, ranks.local_world, gpu=on_gpu)
+        self.layout = default_layout(
+            spec.place.layout, ranks.nodes, ranks.local_world, gpu=on_gpu, tunes=spec.tuning is not None
+        )
         self.disk = Disk.find(self.out, ranks)
         self._check_ranks_agree()
         self.replica = self._replica()

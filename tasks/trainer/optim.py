@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import product
 from types import MappingProxyType
 from typing import Protocol
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from tasks.trainer.config import OptimConfig, TrainConfig
@@ -25,6 +27,8 @@ class Optimizer(Protocol):
 
     steps_taken: int
     """Number of steps taken; not part of `state`."""
+    divisor: float
+    """What a step divides the gradients by."""
 
     def step(self, lr: float) -> None:
         """Applies the gradients in `.grad` of the parameters with learning rate `lr`."""
@@ -54,6 +58,9 @@ class AdamW:
         self.steps_taken = 0
         """Number of steps taken, for the bias correction. Not part of `state`: the caller that loads the state sets
         it."""
+        self.divisor = 1.0
+        """What a step divides the gradients by, as it reads them: a pass of its own would read and write all of
+        them."""
         self.params = dict(params)
         self.decay = {name: config.weight_decay if decayed(name, p) else 0.0 for name, p in self.params.items()}
         self.first = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in self.params.items()}
@@ -75,7 +82,7 @@ class AdamW:
         root = math.sqrt(1 - beta2**self.steps_taken)
         for name, param in self.params.items():
             assert param.grad is not None, name
-            grad, weight = local(param.grad).float(), local(param)
+            grad, weight = divided(param.grad, self.divisor), local(param)
             first, second = local(self.first[name]), local(self.second[name])
             first.lerp_(grad, 1 - beta1)
             second.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
@@ -93,7 +100,11 @@ class AdamW:
                 continue
             grads = [self.params[name].grad for name in names]
             weights = [local(self.params[name]) for name in names]
-            steps = torch.tensor(float(self.steps_taken), device=weights[0].device)
+            # Filled on the device: a copy from the CPU would wait for the kernels before it.
+            steps, divisor = (
+                torch.full((), value, dtype=torch.float32, device=weights[0].device)
+                for value in (float(self.steps_taken), self.divisor)
+            )
             torch._fused_adamw_(
                 weights,
                 [local(grad).float() for grad in grads if grad is not None],
@@ -108,6 +119,7 @@ class AdamW:
                 eps=self.config.eps,
                 amsgrad=False,
                 maximize=False,
+                grad_scale=None if self.divisor == 1 else divisor,
             )
 
     def state(self) -> dict[str, Tensor]:
@@ -122,13 +134,14 @@ class Muon:
     Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/) moves a matrix along the semi-orthogonal
     matrix nearest to its momentum: U V^T of the singular value decomposition, approximated by a Newton-Schulz
     iteration. Embedding, head and norms are updated by AdamW, as its authors recommend. torch.optim.Muon iterates in
-    bf16 on the local shard of a rank; here the ranks gather the whole matrix, and the dtype is an argument.
+    bf16 on the local shard of a rank; here the dtype is an argument, and the matrix is whole on one of its ranks
+    (`SharedMatrices`).
 
     Updates have the same root mean square as those of AdamW, so one learning rate and one weight decay apply to both.
 
     Args:
         params: name -> parameter; of a DTensor, each rank updates its local shard. Ranks that share a parameter must
-            have the names in the same order, because all of them take part in the gather.
+            have the same names, because all of them exchange parts.
         config: settings; `betas` and `eps` are AdamW's.
         dtype: of the Newton-Schulz iteration. In fp32, ranks that share a matrix take the same step as a single rank
             up to rounding; in bf16 the weights differed by 4.8e-3 after five steps.
@@ -139,6 +152,9 @@ class Muon:
         self.matrices = {name: param for name, param in params.items() if is_hidden(name, param)}
         self.rest = AdamW({name: param for name, param in params.items() if name not in self.matrices}, config)
         self.momentum = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in self.matrices.items()}
+        self._shared = shared_matrices({name: matrix for name, matrix in self.matrices.items() if matrix.ndim == 2})
+        self._stacks = [name for name, matrix in self.matrices.items() if matrix.ndim > 2]
+        """Matrices of experts: a rank has whole ones, because they are divided along their first dimension."""
 
     @property
     def steps_taken(self) -> int:
@@ -149,27 +165,134 @@ class Muon:
     def steps_taken(self, steps: int) -> None:
         self.rest.steps_taken = steps
 
+    @property
+    def divisor(self) -> float:
+        """What a step divides the gradients by, as in `AdamW`."""
+        return self.rest.divisor
+
+    @divisor.setter
+    def divisor(self, divisor: float) -> None:
+        self.rest.divisor = divisor
+
     @torch.no_grad()
     def step(self, lr: float) -> None:
         """Applies the gradients in `.grad` of the parameters with learning rate `lr`."""
         self.rest.step(lr)
-        for name, param in self.matrices.items():
-            assert param.grad is not None, name
-            grad, momentum = local(param.grad).float(), local(self.momentum[name])
-            momentum.lerp_(grad, 1 - MOMENTUM)
-            direction = torch.empty_like(self.momentum[name])
-            torch.lerp(grad, momentum, MOMENTUM, out=local(direction))
-            if param.ndim > 2:  # whole matrices of some experts: parameters are divided along their first dimension
-                update = orthogonalize(local(direction), self.dtype)
-            else:
-                update = _part_like(orthogonalize(_whole(direction), self.dtype), direction)
-            weight = local(param)
-            weight.mul_(1 - lr * self.config.weight_decay)
-            weight.add_(update, alpha=-lr * UPDATE_RMS * math.sqrt(max(param.shape[-2:])))
+        for shared in self._shared:
+            for names in shared.rounds:
+                updates = shared.orthogonalize([self._direction(name) for name in names], names, self.dtype)
+                for name, update in zip(names, updates, strict=True):
+                    self._apply(name, update, lr)
+        for name in self._stacks:
+            self._apply(name, orthogonalize(self._direction(name), self.dtype), lr)
+
+    def _direction(self, name: str) -> Tensor:
+        """Adds a gradient to its momentum; returns this rank's part of what to orthogonalize, fp32."""
+        grad = self.matrices[name].grad
+        assert grad is not None, name
+        grad, momentum = divided(grad, self.divisor), local(self.momentum[name])
+        momentum.lerp_(grad, 1 - MOMENTUM)
+        return torch.lerp(grad, momentum, MOMENTUM)
+
+    def _apply(self, name: str, update: Tensor, lr: float) -> None:
+        weight = local(self.matrices[name])
+        weight.mul_(1 - lr * self.config.weight_decay)
+        weight.add_(update, alpha=-lr * UPDATE_RMS * math.sqrt(max(self.matrices[name].shape[-2:])))
 
     def state(self) -> dict[str, Tensor]:
         """Returns `momentum.<parameter>` of the matrices and AdamW's moments of the rest; they are not copied."""
         return {f"momentum.{name}": tensor for name, tensor in self.momentum.items()} | self.rest.state()
+
+
+Slices = tuple[slice, ...]
+"""Rows and columns of a part of a matrix."""
+
+
+class SharedMatrices:
+    """Matrices of which the same ranks have parts; each rank orthogonalizes some of them.
+
+    In a round each rank gets the parts of one matrix, orthogonalizes it, and sends the parts of the result (compare the
+    distributed Muon of Liu et al. 2025, arXiv 2502.16982, section 2.3). Matrices of a round have similar sizes, so that
+    no rank waits for a larger one. With n ranks, a rank computes 1/n of the products, and receives 2/n of what it would
+    if each rank gathered each matrix. Replicas do not share this work: they are on different nodes.
+
+    Args:
+        parts: of the matrices by name, in the order of `ranks`: which part each rank has.
+        ranks: global ranks, ascending; all of them create this at the same time.
+    """
+
+    def __init__(self, parts: Mapping[str, Sequence[Slices]], ranks: Sequence[int]) -> None:
+        self.parts = parts
+        self.group = dist.new_group(ranks, use_local_synchronization=True) if len(ranks) > 1 else None
+        size = {name: sum(map(_numel, of_ranks)) for name, of_ranks in parts.items()}
+        names = sorted(parts, key=lambda name: (-size[name], name))
+        self.rounds = [names[first : first + len(ranks)] for first in range(0, len(names), len(ranks))]
+
+    def orthogonalize(self, directions: Sequence[Tensor], names: Sequence[str], dtype: torch.dtype) -> Sequence[Tensor]:
+        """Returns this rank's part of each orthogonalized matrix of a round.
+
+        Args:
+            directions: this rank's parts of the matrices, fp32.
+            names: of the matrices; the first rank computes the first one, and so on.
+            dtype: of the iteration, and of what is returned on several ranks.
+        """
+        if self.group is None:
+            return [orthogonalize(direction, dtype) for direction in directions]
+        own = self.parts[names[self.group.rank()]] if self.group.rank() < len(names) else []
+        there = [direction.numel() for direction in directions] + [0] * (self.group.size() - len(names))
+        back = [_numel(part) for part in own] or [0] * self.group.size()
+        sent = torch.cat([direction.flatten() for direction in directions])
+        received = sent.new_empty(sum(back))
+        dist.all_to_all_single(received, sent, back, there, group=self.group)
+        result = self._orthogonalized(received.split(back), own, dtype) if own else received.to(dtype)
+        updates = result.new_empty(len(sent))
+        dist.all_to_all_single(updates, result, there, back, group=self.group)
+        return [update.view_as(direction) for update, direction in zip(updates.split(there), directions, strict=False)]
+
+    def _orthogonalized(self, pieces: Sequence[Tensor], own: Sequence[Slices], dtype: torch.dtype) -> Tensor:
+        """Returns the parts of an orthogonalized matrix, of `dtype`, one after the other in the order of the ranks."""
+        matrix = pieces[0].new_empty([max(part[dim].stop for part in own) for dim in range(2)])
+        for part, piece in zip(own, pieces, strict=True):
+            matrix[part] = piece.view(matrix[part].shape)
+        result = orthogonalize(matrix, dtype).to(dtype)
+        return torch.cat([result[part].flatten() for part in own])
+
+
+def shared_matrices(matrices: Mapping[str, Tensor]) -> list[SharedMatrices]:
+    """Returns matrices by the ranks that share them; whole ones have only this rank."""
+    groups: dict[tuple[tuple[int, ...], int], dict[str, Sequence[Slices]]] = {}
+    for name, matrix in matrices.items():
+        parts = _parts_of(matrix) if hasattr(matrix, "placements") else {0: _whole(matrix.shape)}
+        groups.setdefault(tuple(sorted(parts)), {})[name] = [parts[rank] for rank in sorted(parts)]
+    return [SharedMatrices(parts, ranks) for ranks, parts in groups.items()]
+
+
+def _parts_of(matrix: Tensor) -> dict[int, Slices]:
+    """Returns the parts of a DTensor by rank, without those of other replicas."""
+    from torch.distributed.tensor import DTensor  # imports torch._dynamo: 1.5 CPU-seconds
+    from torch.distributed.tensor._utils import _compute_local_shape_and_global_offset
+
+    assert isinstance(matrix, DTensor)
+    mesh, placements, here = matrix.device_mesh, matrix.placements, matrix.device_mesh.get_coordinate()
+    assert here is not None
+    along = (
+        [here[dim]] if placement.is_replicate() else range(mesh.size(dim)) for dim, placement in enumerate(placements)
+    )
+    parts = {}
+    for at in product(*along):
+        sizes, offsets = _compute_local_shape_and_global_offset(matrix.shape, mesh.shape, list(at), placements)
+        parts[int(mesh.mesh[at])] = tuple(
+            slice(first, first + size) for first, size in zip(offsets, sizes, strict=True)
+        )
+    return parts
+
+
+def _whole(shape: Sequence[int]) -> Slices:
+    return tuple(slice(0, length) for length in shape)
+
+
+def _numel(part: Slices) -> int:
+    return math.prod(rows.stop - rows.start for rows in part)
 
 
 def build_optimizer(params: Mapping[str, Tensor], run: TrainConfig) -> Optimizer:
@@ -234,6 +357,12 @@ def sum_of_squares(shards: Sequence[Tensor], parts: Tensor, ranks: int) -> Tenso
     return (norms.square() * parts / ranks).cumsum(0)[-1]
 
 
+def divided(gradient: Tensor, divisor: float) -> Tensor:
+    """Returns this rank's shard of a gradient in fp32, over `divisor`; not a copy if neither changes it."""
+    shard = local(gradient).float()
+    return shard if divisor == 1 else shard / divisor
+
+
 def decayed(name: str, weight: Tensor) -> bool:
     """Whether weight decay applies: to matrices except the embedding, where it would shrink rare tokens."""
     return weight.ndim > 1 and not name.startswith("embedding.") and not name.endswith(".bias")
@@ -270,19 +399,3 @@ def local(tensor: Tensor) -> Tensor:
     """Returns the local shard of a DTensor, without copying it, or the tensor itself."""
     part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return part
-
-
-def _whole(tensor: Tensor) -> Tensor:
-    """Returns the full tensor of a DTensor, gathered from its ranks, or the tensor itself."""
-    whole: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    return whole
-
-
-def _part_like(whole: Tensor, sharded: Tensor) -> Tensor:
-    """Returns the local shard of `whole`, which all ranks have, when it is sharded like `sharded`."""
-    if not hasattr(sharded, "full_tensor"):
-        return whole
-    from torch.distributed.tensor import DTensor, distribute_tensor  # imports torch._dynamo: 1.5 CPU-seconds
-
-    assert isinstance(sharded, DTensor)
-    return distribute_tensor(whole, sharded.device_mesh, sharded.placements, src_data_rank=None).to_local()

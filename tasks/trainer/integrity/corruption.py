@@ -6,9 +6,14 @@ checkpoint. The correct hash may be unknown then; it is known after the step is 
 reported (`Suspects`).
 
 Gradients. The contribution of a rank to the gradient has no copy. If loss or norm are suspicious, and at a regular
-interval, every rank computes the contribution of the next rank and then its own again, and both are compared with the
-results of that rank and with the original ones. A transient bit flip does not recur, and a device that always computes
-wrong results differs from another one.
+interval, every rank computes the contribution of the next rank and then its own again, and fingerprints of both are
+compared with those of that rank and with the original ones. A transient bit flip does not recur, and a device that
+always computes wrong results differs from another one. So no suspicious gradient is trained on that a second
+computation does not confirm, and a rank whose results are wrong and reproducible is named.
+
+A sharded rank computes fingerprints only in steps in which they are compared: a pass over the gradient of each
+microbatch costs up to 4 % of a step. So the rank of the first transient flip that makes a gradient suspicious may be
+unknown. It is corrected and reported, and in the WATCHED steps after it the rank of another one is named.
 
 Devices. At the start, and when ranks differ, all ranks compute a fixed problem (`self_test`), whose result is
 bit-identical on devices of the same kind.
@@ -42,6 +47,8 @@ OUTLIER_RATIO = 10.0
 """A gradient is recomputed if its norm exceeds this multiple of the median of recent norms."""
 MAX_NORMS, MIN_NORMS = 64, 8
 """Maximum and minimum number of recent norms for this comparison."""
+WATCHED = 200
+"""Steps after a suspicious gradient in which all ranks have fingerprints."""
 ATTEMPTS = 3
 """Maximum number of rounds of recomputation, in one of which all ranks must agree."""
 _DO = "take the node of this rank out of the pool and test its hardware if it is named again"
@@ -77,6 +84,7 @@ class Integrity:
         self.names = [f"rank {rank} on {host}" for rank, host in enumerate(hosts)]
         self._suspects = Suspects(out, ranks)
         self._norms: deque[float] = deque(maxlen=MAX_NORMS)
+        self._watched_until = 0
         # Other kinds of devices round differently; with mixed devices, a rank can be compared only with itself.
         same_devices = len(set(gather_text(ranks, device))) == 1
         self._shift = 1 if same_devices and len(self._replica.peers) > 1 else 0
@@ -96,12 +104,15 @@ class Integrity:
         """
         if self._every and (step + 1) % self._every == 0:
             return self._agreed(step, parts)
-        gradient = self._computed(step, parts)
-        return self._agreed(step, parts, gradient) if self._is_suspicious(gradient) else gradient
+        gradient = self._computed(step, parts, compared=step < self._watched_until)
+        if not self._is_suspicious(gradient):
+            return gradient
+        self._watched_until = step + 1 + WATCHED
+        return self._agreed(step, parts, gradient)
 
-    def _computed(self, step: int, parts: Mapping[int, Batch]) -> Gradient:
+    def _computed(self, step: int, parts: Mapping[int, Batch], compared: bool = True) -> Gradient:
         """Computes a gradient, and compares the weights, using the hashes exchanged with it."""
-        gradient = self._computer.gradient(parts)
+        gradient = self._computer.gradient(parts, compared)
         self._compare(step, "weights", self._replica.hashes)
         return gradient
 
@@ -128,24 +139,42 @@ class Integrity:
             gradient: their gradient, if it was just computed.
         """
         shares: tuple[float | None, float | None] = (None, self._replica.share if gradient else None)
+        first, is_named = gradient, shares[1] is not None
         stop, wavering_ranks = gradient is not None and gradient.stop, list[int]()
         for _ in range(ATTEMPTS):
             others = self._computer.parts(step, self._shift) if self._shift else parts
             stop |= self._computed(step, others).stop
-            across = self._replica.share
+            across = self._share()
             gradient = self._computed(step, parts)
-            stop, now = stop | gradient.stop, (across, self._replica.share)
+            stop, now = stop | gradient.stop, (across, self._share())
             is_steady = all(old is None or self._equal(old, new) for old, new in zip(shares, now, strict=True))
             unsteady, differing = self._differing(now, is_steady)
             if unsteady:
                 wavering_ranks = unsteady
                 self._report(step, f"{self._listed(wavering_ranks)} computed two gradients from the same batch")
             if not differing:
+                if first and not is_named:
+                    self._report_unnamed(step, first, gradient)
                 return gradient._replace(stop=stop)
             if not unsteady and None not in shares:
                 self._end_tested(step, differing, "does not compute the gradient that another rank does")
             shares = now
         return self._end(step, f"{self._listed(wavering_ranks)} does not compute the same gradient twice")
+
+    def _share(self) -> float:
+        assert self._replica.share is not None, "the replica has no fingerprint of a gradient that is compared"
+        return self._replica.share
+
+    def _report_unnamed(self, step: int, first: Gradient, again: Gradient) -> None:
+        """Reports that a suspicious gradient without fingerprints was wrong, if it differs from the agreed one."""
+        if not (self._equal(first.loss, again.loss) and self._equal(first.norm, again.norm)):
+            found = f"loss {first.loss:.6g} and norm {first.norm:.6g}, and again {again.loss:.6g} and {again.norm:.6g}"
+            self._faults.report(
+                CORRUPTION,
+                step,
+                f"a rank computed two gradients from the same batch ({found}); it is not known which",
+                f"nothing: if it happens again within {WATCHED} steps, the rank is named",
+            )
 
     def _differing(self, fingerprints: tuple[float, float], is_steady: bool) -> tuple[list[int], list[int]]:
         """Returns the ranks that differ from themselves, and the ranks that differ from others.
@@ -156,7 +185,7 @@ class Integrity:
         """
         peers = self._replica.peers
         following = peers[(peers.index(self._ranks.rank) + self._shift) % len(peers)]
-        row = [torch.tensor(float(value), dtype=torch.float64) for value in (*fingerprints, following, not is_steady)]
+        row = (*fingerprints, following, not is_steady)
         across, own, following_of, unsteady = self._ranks.sum_and_collect(self._no_sums(), row)[1]
         pairs = [
             (rank, int(other))

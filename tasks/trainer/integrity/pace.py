@@ -88,6 +88,8 @@ class Pace:
 class Stopwatch:
     """Times a fixed problem on one rank between steps: a few milliseconds of matrix products.
 
+    A GPU records the times itself, and they are read with the next timing, so that the CPU does not wait for it.
+
     Args:
         device: the device to time.
     """
@@ -97,19 +99,29 @@ class Stopwatch:
         size, dtype = (4096, torch.bfloat16) if self._cuda else (192, torch.float32)
         self._matrix = torch.ones(size, size, dtype=dtype, device=device)
         self._calls = 0
+        self._events: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
+        """Before and after the problem of the last timing, on a GPU."""
 
     def seconds(self) -> float:
         """Returns the duration of the problem in seconds; 0.0 for calls between two timings."""
         self._calls += 1
         if self._calls % EVERY:
             return 0.0
-        self._wait()
+        if self._cuda:
+            return self._seconds_of_last()
         started = time.perf_counter()
-        for _ in range(PRODUCTS):
-            torch.mm(self._matrix, self._matrix)
-        self._wait()
+        self._problem()
         return time.perf_counter() - started
 
-    def _wait(self) -> None:
-        if self._cuda:
-            torch.cuda.synchronize()
+    def _seconds_of_last(self) -> float:
+        """Queues the problem on a GPU; returns the duration of the one before, 0.0 for the first."""
+        last, now = self._events, (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+        now[0].record()
+        self._problem()
+        now[1].record()
+        self._events = now
+        return last[0].elapsed_time(last[1]) / 1e3 if last else 0.0
+
+    def _problem(self) -> None:
+        for _ in range(PRODUCTS):
+            torch.mm(self._matrix, self._matrix)

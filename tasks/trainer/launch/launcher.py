@@ -222,7 +222,9 @@ def _ranks_for(spec: TrainSpec, nodes: int) -> int:
         vocab_size, seq_len = plan.format.vocab_size, plan.seq_len
     device = device_of_ranks() if run.precision == "fp8" else None
     shape = ModelShape.of(run.model, vocab_size)
-    start = start_of(spec.place.layout, run, shape, seq_len, nodes, spec.place.nproc, device)
+    start = start_of(
+        spec.place.layout, run, shape, seq_len, nodes, spec.place.nproc, device, tunes=spec.tuning is not None
+    )
     start.check()
     for warning in start.warnings:
         log.warning("%s", warning)

@@ -229,10 +229,12 @@ class Loads:
         """Returns the loads on this rank since the last call, float64 [layers x (count + 1)], zero for other layers."""
         if self.config is None:
             return torch.zeros(0, dtype=torch.float64)
-        own = torch.zeros((self.layers, self.config.count + 1), dtype=torch.float64)
-        for layer, mixture in self.mixtures.items():
-            if mixture.load is not None:
-                own[layer] = mixture.load
+        found = {layer: mixture.load for layer, mixture in self.mixtures.items() if mixture.load is not None}
+        device = next((load.device for load in found.values()), None)
+        own = torch.zeros((self.layers, self.config.count + 1), dtype=torch.float64, device=device)
+        for layer, load in found.items():
+            own[layer] = load
+        for mixture in self.mixtures.values():
             mixture.load = None
         return own.flatten()
 

@@ -46,10 +46,10 @@ class ZLoss:
         """Adds the sum of some positions, a float32 scalar."""
         self._total = amount.double() if self._total is None else self._total + amount
 
-    def take(self) -> float:
-        """Returns the sum since the last call; 0.0 on a rank without the head."""
+    def take(self) -> Tensor:
+        """Returns the sum since the last call, a float64 scalar; 0 on a rank without the head."""
         total, self._total = self._total, None
-        return 0.0 if total is None else float(total)
+        return torch.zeros((), dtype=torch.float64) if total is None else total
 
 
 class HeadCrossEntropy(torch.autograd.Function):
@@ -94,7 +94,7 @@ class HeadCrossEntropy(torch.autograd.Function):
                 z.add(penalty)
             grad_hidden[start : start + chunk] = grad @ weight
             if trained:
-                grad_weight += (grad.T @ rows).float()
+                grad_weight += grad.T @ rows  # cast as it is added, and not to a tensor of the vocabulary's size
         ctx.save_for_backward(grad_hidden, grad_weight.to(weight.dtype))
         return total
 

@@ -1,11 +1,9 @@
 """Applies parallelism to a model: context and tensor parallelism, fp8, recomputation, FSDP, overlap.
 
 The order matters: context before tensor parallelism; both and fp8 before recomputation and compilation, which wrap the
-result; FSDP last. As in OLMo-core and torchtitan, FSDP is also applied at degree 1, so that mixed precision has a
-single code path.
+result; FSDP last.
 """
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -15,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._ops import OperatorBase
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -27,9 +25,8 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from tasks.trainer.config import TrainConfig
+from tasks.trainer.config import TrainConfig, TuningSpec
 from tasks.trainer.model.attention import PLAIN, Attend, Bounds, Kernel, Scores
-from tasks.trainer.model.experts import Experts
 from tasks.trainer.model.loss import LossOfRows, ZLoss, head_cross_entropy
 from tasks.trainer.model.transformer import Recompute, Transformer, TransformerBlock
 from tasks.trainer.parallel.compilation import (
@@ -41,8 +38,12 @@ from tasks.trainer.parallel.compilation import (
     overlap_of,
 )
 from tasks.trainer.parallel.experts import divide_experts
+from tasks.trainer.parallel.fit import chunks_of_rank
 from tasks.trainer.parallel.fp8 import use_fp8
+from tasks.trainer.parallel.fsdp import compute_dtype, shard
 from tasks.trainer.parallel.mesh import Mesh
+from tasks.trainer.parallel.pipeline import PipelineChunk
+from tasks.trainer.tuning.model import outline, with_frozen_parameters
 
 POSITIONS, HEADS = 1, 2
 """The dimension of [batch, positions, width] that is split between pairs of matrices, and of [batch, positions, heads,
@@ -91,6 +92,26 @@ and the sums of tensor parallelism. Their summands, the products of matrices spl
 as there are ranks; they are not stored."""
 
 
+def shards_of(
+    run: TrainConfig, mesh: Mesh, vocab_size: int, seq_len: int, tuning: TuningSpec | None = None
+) -> list[Transformer]:
+    """Returns this rank's chunks of the model, sharded, on the meta device; of a fine-tuning, the whole model."""
+    if tuning is None:
+        with torch.device("meta"):
+            own = chunks_of_rank(run.model.layers, mesh.layout, mesh.at("pipeline"))
+            chunks = [PipelineChunk(run.model, vocab_size, layers) for layers in own]
+        for chunk in chunks:
+            apply(chunk, mesh, run, seq_len)
+        return list(chunks)
+    whole = with_frozen_parameters(outline(run.model, tuning))
+    # A model that contains another one, its frozen reference, is sharded after it.
+    for model in [module for module in whole.modules() if isinstance(module, Transformer)][::-1]:
+        apply(model, mesh, run, seq_len)
+    if tuning.loss == "dpo" and isinstance(whole.head, FSDPModule):
+        whole.head.set_unshard_in_backward(True)  # this loss computes its gradients in the backward pass
+    return [whole]
+
+
 def apply(model: Transformer, mesh: Mesh, run: TrainConfig, seq_len: int) -> None:
     """Shards `model` in place; its parameters become DTensors.
 
@@ -115,22 +136,18 @@ def apply(model: Transformer, mesh: Mesh, run: TrainConfig, seq_len: int) -> Non
         assert isinstance(layer, TransformerBlock)
         layer.recompute = _RECOMPUTE.get(layout.recompute)
     # What a router decides changes the shapes of each batch, so that of such a layer only the attention is compiled.
-    parts = [layer.attention if run.model.experts else layer for layer in model.layers.values()]
+    layers = [cast(TransformerBlock, layer) for layer in model.layers.values()]
+    parts: list[nn.Module] = [layer.attention if run.model.experts else layer for layer in layers]
     compiled = compile_layers(parts, layout, mesh.device)
     model.head_loss = partial(model.head_loss, chunk=layout.loss_rows, of_rows=loss_in(compiled, run.model.logit_cap))
     if run.z_loss:
         model.add_z_loss(run.z_loss)
-    _shard(model, divided, mesh, run)
+    shard(model, divided, mesh, run)
     overlap = overlap_of(mesh, run, compiled)
     if overlap.weights.on:
         gather_ahead(model)
     if overlap.tensor.on:
         make_tensor_asynchronous(mesh)
-
-
-def compute_dtype(run: TrainConfig) -> torch.dtype | None:
-    """Returns the dtype of the forward and backward pass if it is not that of the weights, else None."""
-    return None if run.precision == "fp32" else torch.bfloat16
 
 
 def _split(model: Transformer, mesh: DeviceMesh) -> None:
@@ -261,49 +278,3 @@ _RECOMPUTE: dict[str, Recompute] = {
         checkpoint, use_reentrant=False, context_fn=partial(create_selective_checkpoint_contexts, _policy)
     ),
 }
-
-
-def _shard(model: Transformer, divided: Sequence[Experts], mesh: Mesh, run: TrainConfig) -> None:
-    """Shards parameters and gradients, and thereby the optimizer state, with FSDP."""
-    layout = mesh.layout
-    policy = MixedPrecisionPolicy(param_dtype=compute_dtype(run), reduce_dtype=torch.float32, cast_forward_inputs=False)
-    # With compression, gradients are summed over replicas after the last microbatch, and not by FSDP.
-    over = mesh.states["state"] if run.compression else mesh.state
-    # A tied head uses the embedding again, so the two are gathered with the model as a whole.
-    candidates: tuple[nn.Module | None, ...] = () if model.config.tie_embeddings else (model.embedding, model.head)
-    ends = [part for part in candidates if part is not None]
-    for part in (*divided, *ends, *model.layers.values(), model):
-        ranks = _same_experts(mesh, run) if part in divided else over
-        fully_shard(part, mesh=ranks, mp_policy=policy, reshard_after_forward=layout.zero == 3)
-        assert isinstance(part, FSDPModule)
-        part.set_gradient_divide_factor(1.0)
-        part.set_force_sum_reduction_for_comms(True)
-        # The backward pass of the embedding reads tokens; that of the head, gradients that the loss has computed.
-        part.set_unshard_in_backward(part not in ends)
-    if layout.pipeline == 1:  # else `forward` calls it
-        register_fsdp_forward_method(model, "loss")
-    if model.head is not None:
-        _gather_for_loss(model, model.head)
-
-
-def _same_experts(mesh: Mesh, run: TrainConfig) -> DeviceMesh:
-    """Returns the ranks of FSDP that have the same part of the experts; see `Mesh.state`."""
-    assert mesh.experts is not None
-    is_replicated = mesh.layout.replicate > 1 and not run.compression
-    return mesh.experts["replicate", "expert_state"] if is_replicated else mesh.experts["expert_state"]
-
-
-def _gather_for_loss(model: Transformer, head: nn.Module) -> None:
-    """Makes the loss a method of the head, whose matrix FSDP gathers before it."""
-    loss = model.head_loss
-
-    def of_head(hidden: Tensor, labels: Tensor, tokens: int) -> Tensor:
-        return loss(hidden, cast(Tensor, head.weight), labels, tokens)
-
-    cast(Any, head).loss = of_head
-    register_fsdp_forward_method(head, "loss")
-    model.head_loss = partial(_loss_of_head, head)
-
-
-def _loss_of_head(head: nn.Module, hidden: Tensor, weight: Tensor, labels: Tensor, tokens: int) -> Tensor:
-    return cast(Tensor, cast(Any, head).loss(hidden, labels, tokens))

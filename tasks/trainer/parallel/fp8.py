@@ -68,35 +68,43 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         narrow, scale = quantize(x, torch.float8_e4m3fn)
-        # The weight and not its rounded copy, because FSDP frees the gathered weight until the backward pass.
-        ctx.save_for_backward(narrow, scale, weight)
+        factor = scale_of(weight, torch.float8_e4m3fn)
+        # The weight and not its rounded copy, because FSDP frees the gathered weight until the backward pass. There the
+        # copy is in another order, and rounded while it is reordered, without another search for the largest value.
+        ctx.save_for_backward(narrow, scale, weight, factor)
         ctx.dtype = x.dtype
-        other, other_scale = quantize(weight, torch.float8_e4m3fn)
+        other, other_scale = quantize(weight, torch.float8_e4m3fn, factor)
         # Fast accumulation rounds intermediate sums; it is used for outputs, but not for gradients (as in torchao).
         return _multiply(narrow, scale, other.T, other_scale, x.dtype, fast=True)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
-        x, scale, weight = ctx.saved_tensors
+        x, scale, weight, factor = ctx.saved_tensors
         grad, grad_scale = quantize(grads[0], torch.float8_e5m2)
-        other, other_scale = quantize(weight, torch.float8_e4m3fn)
+        other, other_scale = quantize(weight, torch.float8_e4m3fn, factor)
         grad_x = _multiply(grad, grad_scale, _column_major(other), other_scale, ctx.dtype)
         grad_weight = _multiply(grad.T.contiguous(), grad_scale, _column_major(x), scale, weight.dtype)
         return grad_x, grad_weight
 
 
-def quantize(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def scale_of(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Returns the factor, float32 scalar, that makes the largest value of a float tensor the largest of `dtype`."""
+    return torch.finfo(dtype).max / x.abs().amax().float().clamp(min=_LEAST)
+
+
+def quantize(x: Tensor, dtype: torch.dtype, scale: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Returns `x` in fp8, scaled so that its largest value is the largest of `dtype`, and the inverse scale.
 
     Args:
         x: float [rows, columns].
         dtype: float8_e4m3fn or float8_e5m2.
+        scale: `scale_of` it, if it is known.
 
     Returns:
         [rows, columns] of `dtype`, contiguous, and float32 scalar.
     """
     largest = torch.finfo(dtype).max
-    scale = largest / x.abs().amax().float().clamp(min=_LEAST)
+    scale = scale_of(x, dtype) if scale is None else scale
     narrow = (x.float() * scale).clamp(-largest, largest).to(dtype)
     return narrow.contiguous(), scale.reciprocal()
 

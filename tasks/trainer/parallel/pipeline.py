@@ -20,7 +20,7 @@ from tasks.trainer.config import TrainConfig
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.model.attention import Bounds
 from tasks.trainer.model.transformer import Transformer
-from tasks.trainer.parallel.apply import compute_dtype
+from tasks.trainer.parallel.fsdp import compute_dtype
 from tasks.trainer.parallel.mesh import Mesh
 
 

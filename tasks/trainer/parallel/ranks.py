@@ -109,12 +109,12 @@ class Ranks:
         if self.world > 1:
             dist.all_reduce(tensor, dist.ReduceOp.MAX)
 
-    def sum_and_collect(self, sums: Tensor, own: Sequence[Tensor]) -> tuple[list[float], list[list[float]]]:
-        """Sums numbers over ranks and gathers others from each rank, in one collective.
+    def sum_and_collect(self, sums: Tensor, own: Sequence[Tensor | float]) -> tuple[list[float], list[list[float]]]:
+        """Sums numbers over ranks and gathers others from each rank, in one collective and one read of the device.
 
         Args:
-            sums: float64 [n].
-            own: scalars of this rank that float64 represents exactly.
+            sums: float64 [n], on the device of this rank.
+            own: numbers of this rank that float64 represents exactly; tensors on that device, or floats.
 
         Returns:
             The sums, and for each number of `own` the numbers of all ranks, in rank order.

@@ -77,8 +77,8 @@ class Replica(Protocol):
     """The state that this rank has copies of."""
     hashes: list[list[float]]
     """For each of `copies`, the hash of every rank's weights at the start of the last gradient."""
-    share: float
-    """Fingerprint of this rank's contribution to the last gradient."""
+    share: float | None
+    """Fingerprint of this rank's contribution to the last gradient; None: not computed."""
     share_tolerance: float
     """Allowed relative difference of two fingerprints of the same contribution; 0: they are bit-identical."""
     z_loss: float
@@ -101,11 +101,13 @@ class Replica(Protocol):
     def numbers_of(self, shift: int) -> range:
         """Returns the numbers of the microbatches of the rank `shift` positions later in `peers`."""
 
-    def forward_backward(self, parts: Mapping[int, Batch]) -> tuple[float, int, bool]:
-        """Computes the mean gradient of the whole batch into the `.grad` of the parameters.
+    def forward_backward(self, parts: Mapping[int, Batch], compared: bool = False) -> tuple[float, int, bool]:
+        """Computes the gradient of the whole batch into the `.grad` of the parameters, for `clip` and the optimizer.
 
         Args:
             parts: microbatches by number; those of `numbers`, or those of another rank to check it.
+            compared: whether `share` will be compared. If not, it is computed only where this costs one pass over a
+                gradient that is there anyway.
 
         Returns:
             Mean loss in nats per token, number of tokens with a label, and whether any rank received SIGTERM. Also sets
@@ -113,7 +115,7 @@ class Replica(Protocol):
         """
 
     def clip(self, limit: float) -> float:
-        """Scales the gradient so that its Euclidean norm over all ranks is at most `limit`; returns the norm before."""
+        """Limits the Euclidean norm of the mean gradient over all ranks to `limit`; returns the norm before."""
 
     def probe(self, parts: Sequence[Batch]) -> NDArray[np.float64]:
         """Returns this rank's contribution to the summed loss of each part, shape (parts,), without gradients.

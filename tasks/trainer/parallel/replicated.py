@@ -82,10 +82,10 @@ class Replicated:
             if isinstance(module, Transformer):
                 module.kernel = kernel
 
-    def forward_backward(self, parts: Mapping[int, Batch]) -> tuple[float, int, bool]:
+    def forward_backward(self, parts: Mapping[int, Batch], compared: bool = False) -> tuple[float, int, bool]:
         """Computes the mean gradient, see `Replica`; `seconds` is the computation time of each rank."""
         started = time.perf_counter()
-        own = [hash_of(self.model.parameters())] if self.copies else []
+        own: list[Tensor | float] = [hash_of(self.model.parameters())] if self.copies else []
 
         def compute(number: int) -> list[Tensor]:
             return self._backward(parts[number])
@@ -94,7 +94,7 @@ class Replicated:
         sums[2] = float(self.stop_requested)
         # Bit-identical on a CPU; on a GPU the order of sums is not fixed.
         self.share = float(torch.linalg.vector_norm(gradient) if self.share_tolerance else hash_of([gradient]))
-        own.append(torch.tensor(time.perf_counter() - started, dtype=torch.float64))
+        own.append(time.perf_counter() - started)
         self._sum(gradient)
         (loss_sum, count, stopped, z_sum, *loads), (*self.hashes, self.seconds) = self.ranks.sum_and_collect(sums, own)
         self.loads.set(loads)

@@ -76,12 +76,18 @@ class Start:
         refuse(self.reasons)
 
 
-def default_layout(layout: Layout | None, nodes: int, ranks_per_node: int, *, gpu: bool) -> Layout | None:
+def default_layout(
+    layout: Layout | None, nodes: int, ranks_per_node: int, *, gpu: bool, tunes: bool = False
+) -> Layout | None:
     """Returns the layout of the state; None if every rank has all of it, as on CPUs by default.
 
-    On GPUs the default is to shard it over the GPUs of a node, and to replicate it over nodes.
+    On GPUs the default is to shard it over the GPUs of a node, and to replicate it over nodes. On a single GPU of a
+    node weights stay in the dtype of the pass until the optimizer changes them (`zero` 2), because there is no one to
+    gather them from; those of a fine-tuning (`tunes`), which may be most of the memory, do not.
     """
-    return Layout(replicate=nodes, shard=ranks_per_node) if layout is None and gpu else layout
+    if layout or not gpu:
+        return layout
+    return Layout(replicate=nodes, shard=ranks_per_node, zero=2 if ranks_per_node == 1 and not tunes else 3)
 
 
 def start_of(
@@ -92,6 +98,8 @@ def start_of(
     nodes: int,
     per_node: int,
     device: Device | None,
+    *,
+    tunes: bool = False,
 ) -> Start:
     """Returns how a run starts.
 
@@ -107,11 +115,12 @@ def start_of(
         per_node: ranks that can start on each node (`nproc` of the place).
         device: of the ranks; None: unknown, and then neither whether it multiplies in fp8 nor the default layout is
             decided.
+        tunes: whether it is a fine-tuning.
     """
     ranks, reasons, warnings = per_node, list[str](), list[str]()
     if layout is None:
         ranks, reasons, warnings = _equal_shares(run, nodes, per_node)
-        layout = default_layout(None, nodes, ranks, gpu=device is not None and device.is_gpu)
+        layout = default_layout(None, nodes, ranks, gpu=device is not None and device.is_gpu, tunes=tunes)
     if layout:
         reasons += layout_reasons(layout, run, shape, seq_len, nodes, ranks)
         warnings += layout_warnings(layout, nodes, ranks)

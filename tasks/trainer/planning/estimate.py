@@ -205,7 +205,9 @@ def planned_start(
     """
     if plan.gpus:
         nodes, nproc = nodes_of(plan.gpus, plan.gpus_per_node or max(nproc, min(NODE, plan.gpus)))
-    return start_of(layout, load.run, load.shape, load.seq_len, nodes, nproc, device or plan.device)
+    return start_of(
+        layout, load.run, load.shape, load.seq_len, nodes, nproc, device or plan.device, tunes=load.tuning is not None
+    )
 
 
 def estimate(

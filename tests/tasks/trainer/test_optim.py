@@ -178,12 +178,25 @@ def test_the_norm_of_a_sharded_gradient_has_the_bits_of_one_addition_after_the_o
         assert torch.equal(sum_of_squares(shards, torch.tensor(parts, dtype=torch.float64), ranks), total)
 
 
-def test_operations_on_lists_of_gradients_have_the_bits_of_those_on_one() -> None:
-    generator = torch.Generator().manual_seed(0)
-    gradients = [torch.randn(size, generator=generator) for size in (0, 1, 7, 1000)]
-    scaled, divided = ([tensor.clone() for tensor in gradients] for _ in range(2))
-    torch._foreach_mul_(scaled, 0.37)
-    torch._foreach_div_(divided, 37.0)
-    for gradient, product, quotient in zip(gradients, scaled, divided, strict=True):
-        assert torch.equal(gradient * 0.37, product)
-        assert torch.equal(gradient / 37.0, quotient)
+@pytest.mark.parametrize("name", ["adamw", "muon", "fused"])
+def test_a_step_that_divides_its_gradients_is_the_step_of_divided_gradients(name: str) -> None:
+    before, within = model_with_gradients(), model_with_gradients()
+    optimizers = [
+        build_optimizer(dict(model.named_parameters()), run_with(name.replace("fused", "adamw")))
+        for model in (before, within)
+    ]
+    optimizers[1].divisor = 37.0
+    for param in before.parameters():
+        assert param.grad is not None
+        param.grad /= 37.0
+    for optimizer in optimizers:
+        if name == "fused":
+            assert isinstance(optimizer, AdamW)
+            optimizer.steps_taken = 1
+            with torch.no_grad():
+                optimizer._fused(LR)
+        else:
+            optimizer.step(LR)
+    exact = 1e-6 if name == "fused" else 0.0  # its gradients are scaled in fp32
+    torch.testing.assert_close(within.state_dict(), before.state_dict(), rtol=exact, atol=exact)
+    torch.testing.assert_close(optimizers[1].state(), optimizers[0].state(), rtol=exact, atol=exact)

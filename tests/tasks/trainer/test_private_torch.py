@@ -22,19 +22,18 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     ),
     "torch.distributed.pipelining._backward.stage_backward": ((ANY, ANY, ANY), {}),
     "torch.distributed.pipelining.PipelineStage.backward_maybe_with_nosync": ((ANY, ANY, ANY), {"last_backward": ANY}),
+    "torch.distributed.tensor._utils._compute_local_shape_and_global_offset": ((ANY, ANY, ANY, ANY), {}),
     "torch.distributed.tensor._utils.compute_local_shape_and_global_offset": ((ANY, ANY, ANY), {}),
     "torch._ops.OperatorBase.name": ((ANY,), {}),
 }
 """The calls of functions in Python, or what a method that is overridden is called with."""
 
 OPERATORS = {
-    "torch._foreach_div_": "_foreach_div_(Tensor(a!)[] self, Scalar scalar)",
-    "torch._foreach_mul_": "_foreach_mul_(Tensor(a!)[] self, Scalar scalar)",
     "torch._foreach_norm": "_foreach_norm(Tensor[] self, Scalar ord=2, ScalarType? dtype=None)",
     "torch._fused_adamw_": (
         "_fused_adamw_(Tensor(a!)[] self, Tensor(b!)[] grads, Tensor(c!)[] exp_avgs, Tensor(d!)[] exp_avg_sqs, "
         "Tensor(e!)[] max_exp_avg_sqs, Tensor[] state_steps, *, float lr, float beta1, float beta2, "
-        "float weight_decay, float eps, bool amsgrad, bool maximize"
+        "float weight_decay, float eps, bool amsgrad, bool maximize, Tensor? grad_scale=None"
     ),
     "torch._scaled_mm": (
         "_scaled_mm(Tensor self, Tensor mat2, Tensor scale_a, Tensor scale_b, Tensor? bias=None, "

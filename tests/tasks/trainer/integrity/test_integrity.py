@@ -195,15 +195,19 @@ def test_a_non_finite_value_on_one_rank_is_refused_by_all(
 
 
 class Fixed:
-    """A computer of gradients, and its replica, with the gradient share and the norms given by the test."""
+    """A computer of gradients, and its replica, with the gradient share and the norms given by the test.
+
+    Like a sharded rank it has a share only of gradients that are compared.
+    """
 
     def __init__(self, shares: list[float], tolerance: float = 0.0, norms: Iterable[float] = ()) -> None:
-        self.shares, self.share, self.share_tolerance = iter(shares), 0.0, tolerance
+        self.shares, self.share_tolerance = iter(shares), tolerance
+        self.share: float | None = None
         self.copies, self.hashes, self.peers, self.ranks = [], [], [0], Ranks(0, 1, 0)
         self.replica, self.calls, self.norms = self, 0, iter(norms)
 
-    def gradient(self, parts: object) -> Gradient:
-        self.share = next(self.shares)
+    def gradient(self, parts: object, compared: bool) -> Gradient:
+        self.share = next(self.shares) if compared else None
         self.calls += 1
         return Gradient(2.0, next(self.norms, 1.0), 8, False)
 
@@ -255,6 +259,22 @@ def test_a_gradient_is_recomputed_only_in_a_checked_step_or_on_suspicion(tmp_pat
     integrity, faults = alone(tmp_path, computer := Fixed([7] * 200), 4)
     assert computed(integrity, computer, 9) == [1, 1, 1, 2, 1, 1, 1, 2, 1]
     assert faults.lines == []
+
+
+def test_the_first_transient_flip_of_a_sharded_rank_is_corrected_and_the_second_one_named(tmp_path: Path) -> None:
+    far = OUTLIER_RATIO + 1
+    # Of each flip its own norm, and those of two computations that agree; only the second one has a share, 9.
+    norms = [*[1.0] * MIN_NORMS, far, 1.0, 1.0, far, 1.0, 1.0]
+    integrity, faults = alone(tmp_path, computer := Fixed([7, 7, 9, 7, 7], norms=norms), 0)
+    found = [integrity.gradient(step, {}).norm for step in range(MIN_NORMS + 2)]
+    assert found == [1.0] * (MIN_NORMS + 2)
+    unnamed, named = faults.lines
+    assert unnamed == (
+        "a rank computed two gradients from the same batch (loss 2 and norm 11, and again 2 and 1); it is not known "
+        "which"
+    )
+    assert named.startswith("rank 0 on ")
+    assert next(computer.shares, None) is None
 
 
 def test_a_new_level_of_norms_becomes_the_usual_one(tmp_path: Path) -> None:

@@ -27,10 +27,11 @@ from tasks.trainer.loop import Trainer, TrainingStopped
 from tasks.trainer.model import model_file, transformer
 from tasks.trainer.model.model_file import changed_settings
 from tasks.trainer.model.transformer import Transformer, build, initial_constant, initial_weight
-from tasks.trainer.parallel import sharded
+from tasks.trainer.parallel import sharded_state
+from tasks.trainer.parallel.apply import shards_of
 from tasks.trainer.parallel.mesh import Mesh
 from tasks.trainer.parallel.ranks import Ranks
-from tasks.trainer.parallel.sharded import initialize_shards, shards_of
+from tasks.trainer.parallel.sharded_state import initialize_shards
 from tasks.trainer.place import Layout, TrainPlace
 from tasks.trainer.spec import make_spec
 from tests.conftest import run_stage_in
@@ -112,7 +113,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.extend([name] if initial_constant(config, name, shape) is None else [])
         return initial_weight(config, name, shape, seed)
 
-    for module in (transformer, sharded):
+    for module in (transformer, sharded_state):
         monkeypatch.setattr(module, "initial_weight", counted)
     return names
 
@@ -156,7 +157,7 @@ def initialize(rank: int, port: int, found: Path) -> None:
         drawn[-1].append(name)
         return initial_weight(config, name, shape, seed)
 
-    sharded.initial_weight = counted
+    sharded_state.initial_weight = counted
     with Ranks.from_environment() as ranks:
         for layout in layouts:
             mesh = Mesh.of(layout, ranks)

@@ -34,7 +34,8 @@ LEARNING_RATE = 1e-2
 
 def config(*, tie: bool, **more: Any) -> TrainConfig:
     """Returns the settings of a job."""
-    model = ModelConfig(layers=4, dim=32, heads=4, kv_heads=2, tie_embeddings=tie, **more.get("model", {}))
+    shape = {"layers": 4, "dim": 32, "heads": 4, "kv_heads": 2, **more.get("model", {})}
+    model = ModelConfig.model_validate({**shape, "tie_embeddings": tie})
     optim = OptimConfig(name=more.get("optimizer", "adamw"), lr=LEARNING_RATE)
     settings = {"model": model, "optim": optim, "compression": more.get("compression"), "z_loss": 1e-3}
     settings |= {"ema": {"horizon": 3}}

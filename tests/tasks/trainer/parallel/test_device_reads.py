@@ -1,12 +1,16 @@
 """A step reads results back from the device once, not once per microbatch, for which the device would have to idle."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
+from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tasks.trainer.config import LoraConfig
@@ -14,8 +18,10 @@ from tasks.trainer.data.batches import with_learned
 from tasks.trainer.model.kernels import varlen
 from tasks.trainer.model.transformer import Transformer, build
 from tasks.trainer.parallel.ranks import Ranks
+from tasks.trainer.parallel.replica import hash_of
 from tasks.trainer.parallel.replicated import Replicated
 from tasks.trainer.parallel.sharded import Sharded
+from tasks.trainer.parallel.start import default_layout
 from tasks.trainer.place import Layout
 from tests.tasks.trainer.parallel.parallel_worker import SEQ_LEN, VOCABULARY, batch, config
 from tests.tasks.trainer.tuning.filled import filled
@@ -103,6 +109,67 @@ def test_microbatches_are_computed_without_a_read(
     one, four = (reads(lambda some=some: model.forward_backward(some)) for some in ({0: parts[0]}, parts))
     assert one == four
     assert model.forward_backward(parts)[0] == expected
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_step_of_a_sharded_rank_reads_its_device_once(
+    alone: Ranks, reads: Callable[[Callable[[], object]], int], optimizer: str
+) -> None:
+    run = config(tie=True, optimizer=optimizer)
+    model = Sharded(run, Layout(), VOCABULARY, SEQ_LEN, alone)
+    model.initialize()
+    parts = {number: batch(0, number) for number in range(2)}
+
+    def step() -> None:
+        model.forward_backward(parts, compared=True)
+        model.clip(1.0)
+        model.optimizer.step(1e-3)
+
+    assert reads(step) == 1
+
+
+def test_one_rank_has_one_buffer_of_gradients_and_by_default_casts_its_weights_once_a_step(alone: Ranks) -> None:
+    layout, tuned = (default_layout(None, 1, 1, gpu=True, tunes=tunes) for tunes in (False, True))
+    assert layout
+    assert tuned
+    assert (layout.zero, tuned.zero) == (2, 3)
+    assert default_layout(None, 2, 8, gpu=True) == Layout(replicate=2, shard=8)
+    model = Sharded(config(tie=True).model_copy(update={"precision": "bf16"}), layout, VOCABULARY, SEQ_LEN, alone)
+    model.initialize()
+    parts = {number: batch(0, number) for number in range(2)}
+    allocate, gather = DefaultReduceScatter.allocate, FSDPParam.init_unsharded_param
+    with (
+        mock.patch.object(DefaultReduceScatter, "allocate", autospec=True, side_effect=allocate) as buffers,
+        mock.patch.object(FSDPParam, "init_unsharded_param", autospec=True, side_effect=gather) as casts,
+    ):
+        model.forward_backward(parts)
+    assert casts.call_count == len(model.parameters)
+    modules = sum(isinstance(module, FSDPModule) for module in model.chunks[0].modules())
+    assert buffers.call_count == len(parts) * modules
+
+
+def test_a_fingerprint_is_made_only_to_be_compared_and_clipping_takes_no_operation(
+    alone: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = config(tie=True)
+    model = Sharded(run, Layout(), VOCABULARY, SEQ_LEN, alone)
+    model.initialize()
+    hashed: list[int] = []
+
+    def counted(tensors: Iterable[Tensor]) -> Tensor:
+        found = list(tensors)
+        hashed.extend(tensor.numel() for tensor in found)
+        return hash_of(found)
+
+    monkeypatch.setattr("tasks.trainer.parallel.fsdp.hash_of", counted)
+    parts = {number: batch(0, number) for number in range(2)}
+    model.forward_backward(parts)
+    assert (model.share, hashed) == (None, [])
+    model.forward_backward(parts, compared=True)
+    assert isinstance(model.share, float)
+    assert sum(hashed) == len(parts) * sum(parameter.numel() for parameter in model.parameters.values())
+    with mock.patch.object(Reads, "__torch_dispatch__", side_effect=AssertionError), Reads():
+        assert model.clip(1e-3) > 1e-3
 
 
 @pytest.mark.parametrize("has_adapters", [False, True])

@@ -1,12 +1,19 @@
 """The plan's memory and collectives of a rank equal those that its code has, counted with fake ranks and tensors."""
 
 from typing import Any
+from unittest import mock
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.fake_ranks import CASES, VOCABULARY, counted, planned
-from tasks.trainer.config import ExpertsConfig, ModelConfig, TrainConfig
+from benchmarks.fake_ranks import CASES, VOCABULARY, counted, fake_group, planned
+from tasks.trainer.config import ExpertsConfig, ModelConfig, OptimConfig, TrainConfig
 from tasks.trainer.model.shape import SIZES, ModelShape
+from tasks.trainer.optim import ITERATIONS, Muon
 from tasks.trainer.place import Layout
 
 LAYOUTS: dict[str, tuple[dict[str, Any], bool]] = {
@@ -63,6 +70,32 @@ def test_rows_of_experts_are_exchanged_as_planned(settings: dict[str, Any]) -> N
     layout, experts = Layout(**settings, compile=False), ExpertsConfig(count=64, per_token=8, width=768)
     model = ModelConfig(layers=8, dim=2048, heads=32, kv_heads=4, tie_embeddings=False, experts=experts)
     check(layout, model, 4 * layout.data_ranks, 4096, last=False, memory=True)
+
+
+def test_of_four_ranks_each_computes_a_quarter_of_muons_products_and_exchanges_twice_a_round() -> None:
+    shapes = {f"layers.{number}": (24, 48) for number in range(4)} | {f"layers.{number}": (12, 6) for number in (4, 5)}
+    optim = OptimConfig(name="muon")
+    whole = {name: torch.nn.Parameter(torch.ones(shape)) for name, shape in shapes.items()}
+    alone = flops_of_step(Muon(whole, optim, torch.float32))
+    with fake_group(0, 4), mock.patch.object(dist, "all_to_all_single", wraps=dist.all_to_all_single) as exchange:
+        mesh = init_device_mesh("cpu", (4,))
+        parts = {name: distribute_tensor(matrix, mesh, [Shard(0)]) for name, matrix in whole.items()}
+        found = flops_of_step(Muon(parts, optim, torch.float32))
+        sizes = [call.args[1].numel() for call in exchange.call_args_list]
+    large = 24 * 24 * 48 * 2 * 2 + 2 * 24**3
+    small = 6 * 6 * 12 * 2 * 2 + 2 * 6**3
+    assert alone == ITERATIONS * (4 * large + 2 * small)
+    assert found == ITERATIONS * (large + small)
+    # What it sends: its parts of four matrices, then one matrix; its parts of two, then one of these.
+    assert sizes == [24 * 48, 24 * 48, 2 * 12 * 6 // 4, 12 * 6]
+
+
+def flops_of_step(optimizer: Muon) -> int:
+    for matrix in optimizer.matrices.values():
+        matrix.grad = torch.ones_like(matrix)
+    with FlopCounterMode(display=False) as counter:
+        optimizer.step(1e-2)
+    return int(counter.get_total_flops())
 
 
 @pytest.mark.soak

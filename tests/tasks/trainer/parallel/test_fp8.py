@@ -1,6 +1,7 @@
 """Products in fp8: exact for values that fp8 represents, close for others, also under FSDP."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tasks.core.errors import InputError
 from tasks.trainer.config import ModelConfig
@@ -52,6 +54,21 @@ def test_other_numbers_are_multiplied_within_a_few_percent() -> None:
     x, grad = torch.randn(64, 128), torch.randn(64, 64)
     for expected, found in zip(passes(plain, x, grad), passes(narrow, x, grad), strict=True):
         assert 0 < float((found - expected).norm() / expected.norm()) < 0.08
+
+
+def test_each_tensor_of_a_product_is_searched_for_its_largest_value_once() -> None:
+    searches: list[int] = []
+
+    class Searches(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func.overloadpacket is torch.ops.aten.amax:
+                searches.append(args[0].numel())
+            return func(*args, **(kwargs or {}))
+
+    _, narrow = pair(32, 48)
+    with Searches():
+        passes(narrow[0], torch.randn(16, 48), torch.randn(16, 32))
+    assert searches == [16 * 48, 32 * 48, 16 * 32], "input, weight, gradient of the output"
 
 
 def test_the_scale_follows_the_tensor() -> None:

@@ -16,10 +16,10 @@ from benchmarks.fake_ranks import fake_group
 from tasks.trainer.config import ModelConfig, TrainConfig
 from tasks.trainer.model.transformer import Transformer
 from tasks.trainer.parallel import apply, compilation
+from tasks.trainer.parallel.apply import shards_of
 from tasks.trainer.parallel.compilation import Decision, decide_tensor, decide_weights, make_tensor_asynchronous
 from tasks.trainer.parallel.mesh import Mesh
 from tasks.trainer.parallel.ranks import Ranks
-from tasks.trainer.parallel.sharded import shards_of
 from tasks.trainer.place import Layout
 
 GPU, CPU = torch.device("cuda"), torch.device("cpu")
