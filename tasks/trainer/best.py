@@ -39,7 +39,7 @@ class Best:
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
         """Sets the state, as `state` returns it; None: that of the first step."""
-        first = {"step": 0, "bpb": None, "reference": None, "since": 0}
+        first: dict[str, Any] = {"step": 0, "bpb": None, "reference": None, "since": 0}
         self._state = {**first, **(state or {})} if self.config else first
 
     def state(self) -> dict[str, Any]:

@@ -18,10 +18,9 @@ from tasks.core.config import canonical_json, identity_of
 from tasks.core.errors import InputError, TransientError
 from tasks.trainer.best import Best
 from tasks.trainer.checkpoints import checkpoint
-from tasks.trainer.checkpoints.disks import Disk, Readable
+from tasks.trainer.checkpoints.disks import Disk, Readable, sources_of
 from tasks.trainer.checkpoints.fork import differences
 from tasks.trainer.checkpoints.saving import Saver
-from tasks.trainer.checkpoints.sources import sources_of
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.data.batches import Loader, open_data
 from tasks.trainer.data.withheld import NOTHING_LEFT, Withheld

@@ -1,6 +1,6 @@
 """Stage `reconcile`: compares the estimate of a training run with the actual run.
 
-Reads `estimate` and the record of `checkpoint`. Writes `reconciled.json`, rows of {name, planned, real, ratio}, and
+Reads `estimate`, and the record and `run.json` of `checkpoint`. Writes `reconciled.json`, rows of {name, planned, real, ratio}, and
 `reconciled.md`.
 """
 
@@ -34,4 +34,7 @@ def run(config: PlanConfig, inputs: Inputs, output: Output, engine: Engine) -> R
     note = (
         f"GPU-hours: {number(hours['real'])}, planned {number(hours['planned'])}" if hours else "nothing was measured"
     )
+    done = json.loads(inputs["checkpoint"].read("run.json"))
+    if early := done.get("ended_early"):
+        note += f"; the run ended after {done['steps']:,} of {early['planned_steps']:,} steps, since {early['why']}"
     return Report(metrics=ratios, note=note)

@@ -11,7 +11,7 @@ supervised (`launch.supervised`). A killed stage resumes from the newest checkpo
 writes the same bytes.
 
 On several nodes (`gang`), every node starts this stage; node 0 runs it, and the others `join` it. These write no
-output, but copy the files of their ranks to the locations of checkpoints (`node_copies`).
+output, but copy the files of their ranks to the locations of checkpoints (`NodeCopies`).
 """
 
 import logging

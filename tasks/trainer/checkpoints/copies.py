@@ -10,15 +10,17 @@ copies the files on its disk, and node 0 writes the marker when all files are th
 
 The ranks hand spread checkpoints over to the stage on their node: the first rank of each disk links the files of a
 checkpoint in the run's folder, so that they outlive the checkpoint, and the stage removes the links when it has copied
-them: `copying/<index of the location>/step-<n>/`.
+them: `copying/<index of the location>/step-<n>/`. Node 0 copies by `recovery`, the others by `NodeCopies`.
 """
 
 import json
+import logging
 import os
 import shutil
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tasks.core.digest import sha256_of, sha256_of_file
@@ -26,9 +28,19 @@ from tasks.core.errors import InputError, SluiceError, StoreError, TransientErro
 from tasks.core.stage import Output
 from tasks.core.store import AlreadyPublished, Store
 from tasks.trainer.checkpoints import checkpoint
-from tasks.trainer.checkpoints.locations import FOLDERS, RunLines, committed, committed_lines, install
-from tasks.trainer.checkpoints.sources import CopySource, fetch_file
-from tasks.trainer.place import CopyPolicy
+from tasks.trainer.checkpoints.locations import (
+    FOLDERS,
+    CopySource,
+    RunLines,
+    committed,
+    committed_lines,
+    fetch_file,
+    install,
+)
+from tasks.trainer.config import CopySpec
+from tasks.trainer.place import CheckpointLocations, CopyPolicy
+
+log = logging.getLogger("sluice.train")
 
 _LINKS = "copying"
 
@@ -58,6 +70,10 @@ def clear_links(run: Path) -> None:
     shutil.rmtree(run / _LINKS, ignore_errors=True)
 
 
+FOLDER = ".resume"
+"""Folder of the copies in the artifact's folder; it is removed when the artifact is committed."""
+WAIT_S = 60.0
+"""Seconds that a run waits at its end for copies in locations other than the store, and for those of other nodes."""
 PATIENCE_S = 600.0
 """Seconds that node 0 waits for the files of other nodes, from the end of its own copy."""
 POLL_S = 0.5
@@ -361,3 +377,127 @@ class Copier:
                 self._not_before = time.monotonic() + AGAIN_S
                 return
         self.drop(step)
+
+
+class NodeCopies:
+    """The checkpoints of a node other than 0, which adds the files of its ranks; node 0 commits (`recovery`).
+
+    Args:
+        output: the artifact of the run, to which this node does not write.
+        run: folder of the run on this node (`take_folder`).
+        nodes: number of nodes.
+        milestone_steps: steps that become part of the artifact, ascending.
+        settings: settings of the locations.
+    """
+
+    def __init__(
+        self,
+        output: Output,
+        run: Path,
+        nodes: int,
+        milestone_steps: Sequence[int],
+        settings: CheckpointLocations,
+    ) -> None:
+        self.output, self.run = output, run
+        locations = copy_locations(output, self.run, settings, nodes)
+        self.specs = specs_of(locations)
+        self._copiers = [Copier(location, self.run, number, commits=False) for number, location in enumerate(locations)]
+        missing = [step for step in milestone_steps if checkpoint.name_of(step) not in output.committed]
+        hand_over_milestones(self.run, self._copiers, missing)
+
+    def keep_up(self) -> None:
+        """Starts the copies that the ranks have handed over; failures are logged, and repeated later."""
+        for copier in self._copiers:
+            self._log_failure(copier)
+            if not copier.busy and (step := copier.handed_over):
+                copier.start(step)
+
+    @contextmanager
+    def guarding(self) -> Iterator[None]:
+        """Context manager for a training: at its end copies what is left, on failure also the last checkpoint.
+
+        Raises:
+            TransientError: at the regular end, files could not be copied.
+        """
+        try:
+            yield
+        except BaseException:
+            self._push()
+            raise
+        self._finish()
+        shutil.rmtree(self.run, ignore_errors=True)
+
+    def _push(self) -> None:
+        """Copies the files of the newest checkpoint to all locations; waits at most `WAIT_S` for each."""
+        step = max(checkpoint.steps_at(self.run / "checkpoints"), default=0)
+        for copier in self._copiers:
+            copier.wait(WAIT_S)
+            self._log_failure(copier)
+            if step and not copier.busy:
+                copier.start(step)
+        for copier in self._copiers:
+            copier.wait(WAIT_S)
+            self._log_failure(copier)
+
+    def _finish(self) -> None:
+        """Copies what is left for the artifact; what is left for other locations is not needed any more."""
+        deadline = time.monotonic() + PATIENCE_S
+        for copier in self._copiers:
+            while copier.location.required and (copier.busy or copier.pending):
+                if time.monotonic() > deadline:
+                    raise TransientError("files of milestones are not in the store", "see the log of this node")
+                self.keep_up()
+                copier.wait(1.0)
+
+    def _log_failure(self, copier: Copier) -> None:
+        step, error = copier.result() or (0, None)
+        if error is None:
+            return
+        if not isinstance(error, SluiceError | OSError):
+            raise error
+        where = copier.location.name
+        log.warning("[%s] files of step %d are not in %s: %s", self.output.address, step, where, error)
+
+
+def specs_of(locations: Sequence[CopyLocation]) -> tuple[CopySpec, ...]:
+    """Returns the description of locations for the ranks."""
+    return tuple(
+        CopySpec(
+            store=location.store.root,
+            folder=location.folder,
+            every=location.settings.every,
+            required=location.required,
+        )
+        for location in locations
+    )
+
+
+def hand_over_milestones(run: Path, copiers: Sequence[Copier], steps: Sequence[int]) -> None:
+    """Hands over the files of spread milestones that an earlier start has not copied; removes its other links.
+
+    Also those of best checkpoints, since it is not known whether they are copied.
+    """
+    clear_links(run)
+    root = run / "checkpoints"
+    best = {checkpoint.best_for(root / checkpoint.name_of(step)) for step in checkpoint.steps_at(root)}
+    for step in sorted({*steps, *best} - {0}):
+        here = root / checkpoint.name_of(step)
+        with suppress(InputError):  # there is none, or it is damaged
+            if checkpoint.missing(here):
+                for number, copier in enumerate(copiers):
+                    if copier.location.required:
+                        hand_over(run, number, here)
+
+
+def copy_locations(output: Output, run: Path, settings: CheckpointLocations, nodes: int) -> list[CopyLocation]:
+    """Returns the locations with copies, nearest first."""
+    locations = []
+    if (folder := settings.folder) is not None:
+        # The path contains the fingerprint, because several stores can share the folder.
+        below, name = f"{output.address.path}/{output.fingerprint[:16]}", f"the folder {folder.path}"
+        locations.append(CopyLocation(name, Store(folder.path), below, output, run, folder, False, nodes))
+    # Scratch inside the store outlives the machine anyway.
+    if not run.is_relative_to(output.store.root):
+        below, name = f"{output.address.path}/{FOLDER}", "the store"
+        locations.append(CopyLocation(name, output.store, below, output, run, settings.store, True, nodes))
+    return locations

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import torch
@@ -22,9 +22,12 @@ import torch.distributed as dist
 from tasks.core.config import canonical_json, sha256_of_json
 from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError, SluiceError, TransientError
+from tasks.core.store import Store
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.checkpoint import Box
-from tasks.trainer.checkpoints.sources import Source, fetch_file
+from tasks.trainer.checkpoints.fork import Fork
+from tasks.trainer.checkpoints.locations import CopySource, MilestoneSource, Source, fetch_file
+from tasks.trainer.config import TrainSpec
 from tasks.trainer.logs import METRICS, Faults, proven_steps
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.place import Layout
@@ -70,6 +73,19 @@ def _is_shared(out: Path, ranks: Ranks) -> bool:
     if ranks.rank == 0:
         (out / name).unlink()
     return int(seen) == ranks.world
+
+
+def sources_of(spec: TrainSpec) -> list[Source]:
+    """Returns the sources of a run on several nodes, in the order in which they are tried."""
+    sources: list[Source] = []
+    for copy in spec.copies:
+        store = Store(copy.store)
+        sources.append(CopySource(store, copy.folder, required=copy.required))
+        if copy.required:
+            sources.append(MilestoneSource(store, str(PurePosixPath(copy.folder).parent)))
+    if spec.copies and spec.fork:
+        sources.append(Fork(spec.fork, Path(spec.out)))
+    return sources
 
 
 @dataclass(frozen=True)

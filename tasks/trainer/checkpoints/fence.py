@@ -5,12 +5,13 @@ artifact's folder. The highest number is valid. An earlier attempt that is still
 kubelet does not respond, reads the newer epoch within `CHECK_S` and before every commit, and exits. It could be
 suspended between the check and the write; so each epoch has its own run folder `epoch-<number>` below the scratch
 folder, and a later attempt takes over an earlier folder by renaming it. An attempt that has gone back to an earlier
-checkpoint on request creates `.returns/<number>.json` (request and step). The records are removed when the artifact is
-committed.
+checkpoint on request creates `.returns/<number>.json` (fingerprint, request, step). The records are removed when the
+artifact is committed.
 """
 
 import json
 import logging
+import secrets
 import shutil
 import socket
 import time
@@ -101,19 +102,19 @@ class Fence:
         """Whether this attempt or an earlier one has gone back as requested (`TrainConfig.resume_from`)."""
         for epoch, record in self._returns().items():
             if record["request"] == request:
-                log.info("[%s] attempt %d has gone back for %s; %s#2 would again", self.output.address, epoch,
-                         request, record["step"])  # fmt: skip
+                log.info("[%s] attempt %d has gone back to %s; this one goes on", self.output.address, epoch, request)
                 return True
         return False
 
     def record_return(self, request: str, step: int) -> None:
         """Records that this attempt has gone back to a step, and that all earlier ones have no later checkpoints."""
-        record = json.dumps({"request": request, "step": step}).encode()
+        record = json.dumps({"fingerprint": self.output.fingerprint, "request": request, "step": step}).encode()
         self.output.store.publish(f"{self.output.address.path}/{RETURNS}/{self.epoch:06d}.json", record)
 
     def _returns(self) -> dict[int, dict[str, Any]]:
         paths = self.output.store.list(f"{self.output.address.path}/{RETURNS}")
-        return {int(path[-11:-5]): json.loads(self.output.store.read(path)) for path in paths if path.endswith(".json")}
+        records = {int(path[-11:-5]): json.loads(self.output.store.read(path)) for path in paths}
+        return {epoch: one for epoch, one in records.items() if one["fingerprint"] == self.output.fingerprint}
 
     def _take(self) -> int:
         here = {"host": socket.gethostname(), "started": f"{datetime.now(UTC):{_STARTED}}"}
@@ -146,6 +147,17 @@ def take_over(earlier: Sequence[Path], run: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     for path in earlier[-1:]:
         path.rename(run)
+
+
+def take_folder(output: Output, node: int) -> Path:
+    """Returns a new folder for the run on a node, from 1, with the files of the most advanced earlier start."""
+    prefix = f"node-{node:05d}-"
+    run = Path(output.scratch) / f"{prefix}{secrets.token_hex(4)}"
+    # A process of an earlier start that still runs cannot write to a folder with another name.
+    earlier = run.parent.glob(f"{prefix}*")
+    take_over(sorted(earlier, key=lambda path: checkpoint.steps_at(path / "checkpoints")), run)
+    run.mkdir(parents=True, exist_ok=True)
+    return run
 
 
 def usable_step(run: Path) -> int:

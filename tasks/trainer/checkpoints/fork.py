@@ -1,7 +1,7 @@
 """Forks: a run that goes on from a milestone of another run, and ends as if it had been planned so from the start.
 
 Reads a checkpoint of the other artifact and its log lines; writes them into scratch, like any other location of
-checkpoints (`locations`), and serves its files to the other nodes (`sources`). The first step of the fork compares the
+checkpoints (`locations`), and serves its files to the other nodes (`disks`). The first step of the fork compares the
 identities of the two runs (`differences`).
 """
 

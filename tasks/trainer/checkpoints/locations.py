@@ -1,17 +1,18 @@
 """Locations of a run's checkpoints: scratch, and the milestones of the artifact; copies are in `copies`.
 
-All locations have the same interface: list the steps of their checkpoints, and fetch one into scratch, verified, with
-the log lines of the steps up to it. Milestones are checkpoints that are committed to the artifact during the run.
+The stage restores from a `Location`: it lists the steps of its checkpoints, and fetches one into scratch, verified,
+with the log lines of the steps up to it. The ranks find files that are not on a disk (`disks`) in a `Source`, which is
+a location in a store. Milestones are checkpoints that are committed to the artifact during the run.
 """
 
 import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from tasks.core.artifact import PartRecord
-from tasks.core.digest import sha256_of
+from tasks.core.digest import sha256_of, sha256_of_file
 from tasks.core.errors import InputError, TransientError
 from tasks.core.part import PARTS
 from tasks.core.stage import Output, Part
@@ -51,6 +52,20 @@ class Location(Protocol):
         """Removes a damaged or superfluous checkpoint; raises SluiceError."""
 
 
+class Source(Protocol):
+    """Committed checkpoints in a store."""
+
+    store: Store
+    required: bool
+    """Whether a run cannot start while the store is unavailable."""
+
+    def steps(self) -> list[int]:
+        """Returns the steps of the committed checkpoints, ascending, without verifying them; raises SluiceError."""
+
+    def folder_of(self, step: int) -> str:
+        """Returns the folder with the files of a committed checkpoint, relative to the store; raises SluiceError."""
+
+
 class Scratch:
     """The local folder of the run, to which the ranks write; with `spread`, it may have only some files of each."""
 
@@ -77,23 +92,70 @@ class Scratch:
         shutil.rmtree(self.root / checkpoint.name_of(step), ignore_errors=True)
 
 
-class Milestones:
+class CopySource:
+    """Copies of checkpoints in a folder of a store; a copy is committed by its marker (`copies`)."""
+
+    def __init__(self, store: Store, folder: str, *, required: bool) -> None:
+        self.store, self.folder, self.required = store, folder, required
+
+    def steps(self) -> list[int]:
+        """See `Source`."""
+        return sorted(_steps_in(self.store, self.folder))
+
+    def folder_of(self, step: int) -> str:
+        """See `Source`."""
+        return str(self.marker(step)["folder"])
+
+    def marker(self, step: int) -> dict[str, Any]:
+        """Returns the marker of a copy: fingerprint, folder, first and sha256; raises InputError if it is malformed."""
+        path = self.marker_path(step)
+        try:
+            marker = json.loads(self.store.read(path))
+            if not {"fingerprint", "folder", "first", "sha256"} <= marker.keys():
+                raise ValueError("keys are missing")
+        except (ValueError, AttributeError) as error:
+            raise InputError(f"{self.store.url(path)} is not the marker of a copy ({error})") from error
+        return dict(marker)
+
+    def marker_path(self, step: int) -> str:
+        """Returns the path of the marker of a copy."""
+        return f"{self.folder}/{checkpoint.name_of(step)}.json"
+
+
+class MilestoneSource:
+    """The milestones of an artifact, whose folder in the store is given."""
+
+    required = True
+
+    def __init__(self, store: Store, artifact: str) -> None:
+        self.store, self.artifact = store, artifact
+
+    def steps(self) -> list[int]:
+        """See `Source`."""
+        return sorted(_steps_in(self.store, f"{self.artifact}/{PARTS}"))
+
+    def folder_of(self, step: int) -> str:
+        """See `Source`."""
+        return f"{self.artifact}/checkpoints/{checkpoint.name_of(step)}"
+
+
+class Milestones(MilestoneSource):
     """The milestones committed to the artifact; removed only if the run goes back (`Recovery.go_back`)."""
 
-    name, required = "the artifact", True
+    name = "the artifact"
 
     def __init__(self, output: Output, run: Path) -> None:
+        super().__init__(output.store, output.address.path)
         self.output, self.run = output, run
 
     def steps(self) -> list[int]:
-        """See `Location`."""
+        """See `Location`; without a request to the store."""
         return [int(name[-8:]) for name in committed(self.output)]
 
     def fetch(self, step: int) -> dict[str, bytes]:
         """See `Location`."""
-        folder = f"{self.output.address.path}/checkpoints/{checkpoint.name_of(step)}"
         lines = committed_lines(self.output, step)
-        install(self.output.store, folder, self.run, step, lines)
+        install(self.store, self.folder_of(step), self.run, step, lines)
         return lines
 
     def drop(self, step: int) -> None:
@@ -235,6 +297,27 @@ def install(store: Store, folder: str, run: Path, step: int, lines: dict[str, by
         raise InputError(f"{store.url(folder)} is a checkpoint of another step", "delete the copy")
     shutil.rmtree(run / "checkpoints" / name, ignore_errors=True)
     temporary.rename(run / "checkpoints" / name)
+
+
+def fetch_file(store: Store, folder: str, file: str, sha256: str, target: Path) -> None:
+    """Copies a file of a checkpoint to `target`, which appears only after its SHA-256 is verified.
+
+    Raises:
+        FileNotFoundError, InputError: it is missing or damaged.
+        SluiceError, OSError: the store cannot be read, or `target` not written.
+    """
+    unfinished = target.with_name(f".{target.name}")
+    with store.open(f"{folder}/{file}") as source, unfinished.open("wb") as copy:
+        shutil.copyfileobj(source, copy, 1 << 20)
+    if sha256_of_file(unfinished) != sha256:
+        unfinished.unlink()
+        raise InputError(f"{store.url(folder)}/{file} does not have the sha256 its checkpoint states", "delete it")
+    unfinished.rename(target)
+
+
+def _steps_in(store: Store, folder: str) -> list[int]:
+    names = (path[len(folder) + 1 :].removesuffix(".json") for path in store.list(folder) if path.endswith(".json"))
+    return [int(match[1]) for match in map(checkpoint.NAME.fullmatch, names) if match]
 
 
 class RunLines:

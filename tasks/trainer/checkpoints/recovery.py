@@ -23,10 +23,18 @@ from pathlib import Path
 
 from tasks.core.errors import InputError, SluiceError, StoppedError, SupersededError, TransientError
 from tasks.core.stage import Output
-from tasks.core.store import Store
 from tasks.trainer.best import End
-from tasks.trainer.checkpoints import checkpoint, copies
-from tasks.trainer.checkpoints.copies import PATIENCE_S, Copier, CopyLocation, OtherNodesLate
+from tasks.trainer.checkpoints import checkpoint
+from tasks.trainer.checkpoints.copies import (
+    PATIENCE_S,
+    WAIT_S,
+    Copier,
+    CopyLocation,
+    OtherNodesLate,
+    copy_locations,
+    hand_over_milestones,
+    specs_of,
+)
 from tasks.trainer.checkpoints.fork import Fork
 from tasks.trainer.checkpoints.locations import Location, Milestones, Scratch, publish_best, publish_milestone
 from tasks.trainer.config import CopySpec, ForkSpec
@@ -37,10 +45,6 @@ log = logging.getLogger("sluice.train")
 
 COLLECTED = "collected"
 """Folder in the run's folder of a milestone whose files are fetched from other nodes."""
-FOLDER = ".resume"
-"""Folder of the copies in the artifact's folder; it is removed when the artifact is committed."""
-WAIT_S = 60.0
-"""Seconds that a run waits at its end for copies in locations other than the store, and for those of other nodes."""
 TICK_S = 2.0
 """Seconds between two looks at the files of other nodes."""
 LOST_WAIT_S = 5.0
@@ -119,8 +123,8 @@ class Recovery:
         self._drop_unproven()
         steps = {location.name: location.steps() for location in self.locations}
         existing = sorted({one for of_location in steps.values() for one in of_location})
-        lines = self._fetch_any(step, steps)
-        if lines is None or not self._has_best(step, steps):
+        found = self._fetch_any(step, steps)
+        if found is None or not self._has_best(step, steps):
             what = "cannot be used" if step in existing else "does not exist"
             others = ", ".join(f"{one:,}" for one in existing if one != step)
             raise InputError(
@@ -133,7 +137,7 @@ class Recovery:
         self.milestones.withdraw_after(step)
         abandoned = ", ".join(f"{one:,}" for one in existing if one > step) or "none"
         logged = max(proven_steps(self.run / METRICS), *existing)
-        for file, content in lines.items():
+        for file, content in found[1].items():
             (self.run / file).write_bytes(content)
         what = f"back to step {step} on request: steps {step} to {logged - 1} and checkpoints {abandoned} are abandoned"
         remedy = "nothing; charts in MLflow show both values of a repeated step"
@@ -158,11 +162,10 @@ class Recovery:
             Its step, the name of its location, and the result of `Location.fetch`; None if there is none.
         """
         for step in sorted({step for of_location in wanted.values() for step in of_location}, reverse=True):
-            for location in self.locations:
-                if step in steps[location.name] and (lines := self._try_fetch(location, step, steps)) is not None:
-                    if self._has_best(step, steps):
-                        return step, location.name, lines
-                    self.scratch.drop(step)
+            if found := self._fetch_any(step, steps):
+                if self._has_best(step, steps):
+                    return step, *found
+                self.scratch.drop(step)
         return None
 
     def _has_best(self, step: int, steps: dict[str, list[int]]) -> bool:
@@ -170,16 +173,16 @@ class Recovery:
         best = checkpoint.best_for(self.scratch.root / checkpoint.name_of(step))
         if best in (0, step) or (self.fork and step <= self.fork.step):
             return True
-        if self._fetch_any(best, steps) is not None:
+        if self._fetch_any(best, steps):
             return True
         self._report(step, f"the checkpoint of step {step} needs that of step {best}, the best one, which is nowhere")
         return False
 
-    def _fetch_any(self, step: int, steps: dict[str, list[int]]) -> dict[str, bytes] | None:
-        """Copies a checkpoint into scratch from the first location that has it; None if none has a valid one."""
+    def _fetch_any(self, step: int, steps: dict[str, list[int]]) -> tuple[str, dict[str, bytes]] | None:
+        """Copies a checkpoint into scratch from the first location with a valid one; returns its name and the lines."""
         for location in self.locations:
             if step in steps[location.name] and (lines := self._try_fetch(location, step, steps)) is not None:
-                return lines
+                return location.name, lines
         return None
 
     def _listed(self, location: Location) -> list[int]:
@@ -225,12 +228,13 @@ class Recovery:
             log.warning("[%s] step %d is not resumed from: the log has %d steps", self.output.address, step, proven)
             self.scratch.drop(step)
 
-    def publish(self, until_step: int, wait_s: float = 0.0) -> None:
+    def publish(self, until_step: int, wait_s: float = 0.0, best: int = 0) -> None:
         """Commits the milestones up to `until_step`, whose files must exist.
 
         Args:
             until_step: number of steps that the run has saved.
             wait_s: seconds to wait for the files of other nodes.
+            best: step of the best checkpoint at the end, which is committed unless it is a milestone; 0: none.
 
         Raises:
             OtherNodesLate: the files of other nodes are not in the store yet.
@@ -247,6 +251,9 @@ class Recovery:
                     first = max((earlier for earlier in self.milestone_steps if earlier < step), default=0)
                     publish_milestone(self.output, self.run, first, step, self._complete(step))
                     shutil.rmtree(self.run / COLLECTED, ignore_errors=True)
+                if best and best not in self.milestone_steps and checkpoint.BEST not in self.output.committed:
+                    publish_best(self.output, self.run, best, self._complete(best))
+                    shutil.rmtree(self.run / COLLECTED, ignore_errors=True)
                 return
             except OtherNodesLate:
                 if time.monotonic() > deadline:
@@ -261,12 +268,7 @@ class Recovery:
         """
         earlier = (step for step in self.milestone_steps if step < end.steps)
         self.milestone_steps = (*earlier, end.steps) if self.milestone_steps else ()
-        self.publish(end.steps, wait_s=PATIENCE_S)
-        best = end.best["step"] if end.best else end.steps
-        if best in self.milestone_steps or checkpoint.BEST in self.output.committed:
-            return
-        publish_best(self.output, self.run, best, self._complete(best))
-        shutil.rmtree(self.run / COLLECTED, ignore_errors=True)
+        self.publish(end.steps, wait_s=PATIENCE_S, best=end.best["step"] if end.best else 0)
 
     def _complete(self, step: int) -> Path:
         """Returns a folder with all files of a checkpoint in scratch; those of other nodes are fetched."""
@@ -443,42 +445,3 @@ class Recovery:
     def copy_specs(self) -> tuple[CopySpec, ...]:
         """Returns the locations for the ranks of a run on several nodes; () on a single node."""
         return specs_of([copier.location for copier in self.copiers]) if self.nodes > 1 else ()
-
-
-def specs_of(locations: Sequence[CopyLocation]) -> tuple[CopySpec, ...]:
-    """Returns the description of locations for the ranks."""
-    return tuple(
-        CopySpec(
-            store=location.store.root,
-            folder=location.folder,
-            every=location.settings.every,
-            required=location.required,
-        )
-        for location in locations
-    )
-
-
-def hand_over_milestones(run: Path, copiers: Sequence[Copier], steps: Sequence[int]) -> None:
-    """Hands over the files of spread milestones that an earlier start has not copied; removes its other links."""
-    copies.clear_links(run)
-    for step in steps:
-        here = run / "checkpoints" / checkpoint.name_of(step)
-        with suppress(InputError):  # there is none, or it is damaged
-            if checkpoint.missing(here):
-                for number, copier in enumerate(copiers):
-                    if copier.location.required:
-                        copies.hand_over(run, number, here)
-
-
-def copy_locations(output: Output, run: Path, settings: CheckpointLocations, nodes: int) -> list[CopyLocation]:
-    """Returns the locations with copies, nearest first."""
-    locations = []
-    if (folder := settings.folder) is not None:
-        # The path contains the fingerprint, because several stores can share the folder.
-        below, name = f"{output.address.path}/{output.fingerprint[:16]}", f"the folder {folder.path}"
-        locations.append(CopyLocation(name, Store(folder.path), below, output, run, folder, False, nodes))
-    # Scratch inside the store outlives the machine anyway.
-    if not run.is_relative_to(output.store.root):
-        below, name = f"{output.address.path}/{FOLDER}", "the store"
-        locations.append(CopyLocation(name, output.store, below, output, run, settings.store, True, nodes))
-    return locations

@@ -17,9 +17,9 @@ from typing import Any
 from tasks.core.errors import SupersededError
 from tasks.core.stage import Output, Report
 from tasks.trainer.best import End
-from tasks.trainer.checkpoints.fence import Fence
+from tasks.trainer.checkpoints.copies import NodeCopies
+from tasks.trainer.checkpoints.fence import Fence, take_folder
 from tasks.trainer.checkpoints.locations import check_milestones, check_rows
-from tasks.trainer.checkpoints.node_copies import NodeCopies, take_folder
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.data.notice import RowLookup, TakedownNotice

@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file
@@ -23,6 +24,7 @@ from tasks.trainer.config import BestConfig, HeldoutConfig, OptimConfig, TrainCo
 from tasks.trainer.evaluation.config import EvaluateConfig
 from tasks.trainer.logs import FAULTS, read_metrics
 from tasks.trainer.loop import Trainer
+from tasks.trainer.model.model_file import Which
 from tests.conftest import run_stage_in
 from tests.corpora import Made
 from tests.tasks.stages.train.test_stage import STAGE, contents, train
@@ -35,7 +37,7 @@ __all__ = ["in_process"]
 
 def after(values: Sequence[float | None], **settings: float) -> tuple[int, int]:
     """The best step and the number of values until the end, of a run that measures after each step."""
-    best = Best(BestConfig(every=1, **settings), len(values))
+    best = Best(BestConfig.model_validate({"every": 1, **settings}), len(values))
     for step, value in enumerate(values, 1):
         best.measure(step, value)
         if best.ended:
@@ -88,7 +90,7 @@ def test_a_run_that_becomes_no_better_ends_and_names_its_best_checkpoint(made: M
     assert f"after {steps} steps of 24, since 2 measurements" in ended.record.note
     for step in (best, steps):
         assert ended.files(f"checkpoints/{name_of(step)}/")
-    assert Readings(None, None, ended).settings["best"] == run["best"]
+    assert (Readings(None, None, ended).settings or {})["best"] == run["best"]
 
 
 def lines_of(artifact: Artifact) -> list[dict]:
@@ -106,7 +108,7 @@ def test_a_run_that_resumes_has_the_same_best_checkpoint_and_the_same_end(
     store, run = f"memory://{tmp_path.name}", json.loads(ended.read("run.json"))
     train_step, stop = Trainer._train_step, run["best"]["step"] + late
 
-    def stopping(trainer: Trainer, *args: object) -> object:
+    def stopping(trainer: Trainer, *args: Any) -> object:
         if trainer.step == stop:
             raise TransientError("the node is gone")
         return train_step(trainer, *args)
@@ -144,7 +146,8 @@ def test_the_best_checkpoint_is_scored_registered_and_exported_by_setting(
 ) -> None:
     run = json.loads(ended.read("run.json"))
     inputs = {"checkpoint": ended, "shards": made.shards, "tokenizer": made.tokenizer}
-    for which, step in (("best", run["best"]["step"]), ("last", run["steps"])):
+    steps: dict[Which, int] = {"best": run["best"]["step"], "last": run["steps"]}
+    for which, step in steps.items():
         settings = EvaluateConfig(max_tokens=300, checkpoint=which)
         scores = run_stage_in(tmp_path / which, "tasks.stages.evaluate.stage", settings, inputs, kind="scores")
         found = json.loads(scores.read("scores.json"))

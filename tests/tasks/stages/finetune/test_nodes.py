@@ -12,8 +12,8 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.store import Store
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.runner import run_stage
-from tasks.trainer.checkpoints.recovery import FOLDER
-from tasks.trainer.checkpoints.sources import CopySource
+from tasks.trainer.checkpoints.copies import FOLDER
+from tasks.trainer.checkpoints.locations import CopySource
 from tasks.trainer.logs import read_starts
 from tests.tasks.stages.finetune.conftest import INSTRUCTIONS
 from tests.tasks.stages.finetune.test_stage import config, losses

@@ -3,6 +3,7 @@
 Run the soak tests after a change of tasks/trainer/checkpoints.
 """
 
+import json
 import random
 import shutil
 from collections.abc import Callable
@@ -15,8 +16,8 @@ import pytest
 from tasks.core.artifact import Artifact
 from tasks.core.store import Store
 from tasks.run.recipe import Recipe
-from tasks.trainer.checkpoints.recovery import FOLDER
-from tasks.trainer.checkpoints.sources import CopySource
+from tasks.trainer.checkpoints.copies import FOLDER
+from tasks.trainer.checkpoints.locations import CopySource
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.logs import read_starts
 from tests.corpora import Made
@@ -125,3 +126,27 @@ def test_ten_of_ten_killed_nodes_resume_to_the_same_bytes(made: Made, shared: Pa
             shutil.rmtree(nodes[victim].scratch)
     assert run_stages(on_disks(of, tmp_path, 2)) == [0, 0]
     assert contents(trained_in(tmp_path / "store")) == contents(trained_in(shared))
+
+
+@pytest.mark.soak
+def test_the_best_checkpoint_of_two_nodes_survives_the_loss_of_a_disk(made: Made, tmp_path: Path) -> None:
+    settings: dict[str, object] = {
+        "train.heldout": {"every": 4, "max_tokens": 300},
+        "train.best": {"every": 2, "patience": 2},
+        "train.optim": {"lr": 0.3, "warmup_steps": 24},
+    }
+    whole, broken = (recipe(made, tmp_path / name, shard=2).override(settings) for name in ("whole", "broken"))
+    assert run_stages(on_disks(whole, tmp_path / "whole", 2)) == [0, 0]
+    expected = trained_in(whole.place.store)
+    assert expected is not None
+    run = json.loads(expected.read("run.json"))
+    best = run["best"]["step"]
+    assert best < run["steps"] < 24
+    first, second = on_disks(broken, tmp_path / "broken", 2)
+    fate = StageNode(
+        broken, second.scratch, lambda step: step == best + 2 and bool(until(lambda: best in copied(broken)))
+    )
+    assert run_stages([first, fate]) == [1, KILLED]
+    shutil.rmtree(second.scratch)
+    assert run_stages([first, second]) == [0, 0]
+    assert contents(trained_in(broken.place.store)) == contents(expected)

@@ -3,6 +3,7 @@
 import logging
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,7 +41,7 @@ class Machines:
         """Trains up to the last step; the steps of a bad node have a wrong learning rate from `BAD_FROM` on."""
         train_step, rate = Trainer._train_step, loop.learning_rate
 
-        def stopping(trainer: Trainer, *args: object) -> object:
+        def stopping(trainer: Trainer, *args: Any) -> object:
             if trainer.step == END:
                 raise TransientError("the node is gone")
             return train_step(trainer, *args)

@@ -22,7 +22,8 @@ from tasks.core.stage import Inputs, Listener, Output
 from tasks.core.store import Store
 from tasks.stages.train import stage
 from tasks.trainer.checkpoints import checkpoint
-from tasks.trainer.checkpoints.recovery import FOLDER, Recovery
+from tasks.trainer.checkpoints.copies import FOLDER
+from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.logs import METRICS, SKIPPED
 from tasks.trainer.place import TrainPlace
@@ -91,6 +92,20 @@ def test_another_machine_resumes_from_the_newest_checkpoint_in_the_store(remote:
     lines = [json.loads(line) for line in (there / METRICS).read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(6))
     assert "step_s" not in lines[0]
+
+
+def test_the_best_checkpoint_is_copied_before_those_that_follow_it_and_kept(remote: Store, tmp_path: Path) -> None:
+    run = tmp_path / "here"
+    recovery, best = recovery_of(remote, run), {"best": {"step": 2}}
+    grown(run, 2, best)  # not copied: the run was too fast
+    for step in (4, 6, 8):
+        grown(run, step, best)
+        copy_due(recovery)
+        copy_due(recovery)
+        assert pushed(remote)[:1] == [2]
+    assert pushed(remote) == [2, 6, 8]
+    there = move(remote, tmp_path / "there")
+    assert checkpoint.steps_at(there / "checkpoints") == [2, 6, 8], "6 is for a rollback"
 
 
 def test_a_damaged_checkpoint_falls_back_to_the_previous_one(

@@ -14,12 +14,12 @@ from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.trainer.checkpoints import checkpoint
-from tasks.trainer.checkpoints.copies import OtherNodesLate, handed_over
+from tasks.trainer.checkpoints.copies import FOLDER, NodeCopies, OtherNodesLate, handed_over
 from tasks.trainer.checkpoints.disks import Disk
-from tasks.trainer.checkpoints.node_copies import NodeCopies, take_folder
-from tasks.trainer.checkpoints.recovery import FOLDER, Recovery
+from tasks.trainer.checkpoints.fence import take_folder
+from tasks.trainer.checkpoints.locations import CopySource
+from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.checkpoints.saving import Saver
-from tasks.trainer.checkpoints.sources import CopySource
 from tasks.trainer.config import CopySpec
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.place import CheckpointLocations
@@ -119,13 +119,19 @@ def test_a_restarted_node_hands_over_the_milestones_that_are_not_in_the_store(st
     assert checkpoint.name_of(4) in first.output.committed
 
 
-def test_ranks_hand_over_what_is_due_unless_a_node_is_busy_and_milestones_always(tmp_path: Path) -> None:
+def test_ranks_hand_over_what_is_due_unless_a_node_is_busy_and_milestones_and_best_ones_always(tmp_path: Path) -> None:
     copies = [CopySpec(store="s3://b", folder="a/.resume", every=4, required=required) for required in (False, True)]
     replica, disk = SimpleNamespace(ranks=Ranks(0, 1, 0)), Disk(tmp_path / "checkpoints", 0, 0, 1)
     saver = Saver(disk, replica, 2, (6,), copies=copies)
-    for step, busy in ((2, [False, False]), (4, [False, False]), (6, [False, True]), (7, [True, True])):
+    for step, busy in (
+        (2, [False, False]),
+        (4, [False, False]),
+        (6, [False, True]),
+        (7, [True, True]),
+        (8, [True, True]),
+    ):
         folder = disk.root / checkpoint.name_of(step)
         folder.mkdir(parents=True)
-        saver._hand_over(folder, step, busy)
-    assert handed_over(tmp_path, 0) == [2, 6]
-    assert handed_over(tmp_path, 1) == [2, 6]
+        saver._hand_over(folder, step, busy, step == 8)
+    assert handed_over(tmp_path, 0) == [2, 6, 8]
+    assert handed_over(tmp_path, 1) == [2, 6, 8]

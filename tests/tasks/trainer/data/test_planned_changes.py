@@ -85,6 +85,7 @@ def spec_of(made: Made, out: Path, share: float) -> TrainSpec:
 def arm_of(made: Made, out: Path, share: float) -> TrainSpec:
     """The same run as a canary's arm, whose setting the second stage is."""
     run = spec_of(made, out, share).run
+    assert run.anneal is not None
     same = {name: getattr(run, name) for name in ("model", "optim", "steps", "batch_size", "microbatch")}
     late = {"share": run.anneal.share, "mixture": run.anneal.mixture}
     arm = {"arm": "arm-1", "weights": run.mixture, "set": {"train.anneal": late}}

@@ -24,7 +24,7 @@ from tasks.formats.hooks import Hooks
 from tasks.run.runner import join_stage, run_stage
 from tasks.run.shell import main
 from tasks.trainer.checkpoints import checkpoint
-from tasks.trainer.checkpoints.recovery import FOLDER
+from tasks.trainer.checkpoints.copies import FOLDER
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.launch import gang_agent, launcher
 from tasks.trainer.launch.gang import ADDRESS, NODE, NODES, NPROC, PORT, Gang, node_of, nproc_of
