@@ -561,10 +561,11 @@ BENCHMARKS = (
     Benchmark(
         "accumulate",
         "accumulate --before CHECKOUT",
-        "Reads of `encode` with `accumulate` by the number of earlier versions",
+        "Reads of `encode` with `accumulate` by the number of earlier versions, and bytes that a version stores",
         lambda r: (
             f"{r['after']['rows'][-1]['requests']:,} reads of {r['after']['rows'][-1]['bytes'] / 1e6:.1f} MB after "
-            f"{r['after']['rows'][-1]['earlier']} versions, exponent {r['after']['exponents']['requests']}"
+            f"{r['after']['rows'][-1]['earlier']} versions, exponent {r['after']['exponents']['requests']}; "
+            f"{r['after']['rows'][-1]['stored'] / 1e6:.1f} MB stored, exponent {r['after']['exponents']['stored']}"
         ),
     ),
     Benchmark(

@@ -1,4 +1,4 @@
-"""Reads of `encode` with `accumulate` by the number of earlier versions.
+"""Reads of `encode` with `accumulate` by the number of earlier versions, and bytes that a version stores.
 
     python -m benchmarks.accumulate [--before CHECKOUT]
 

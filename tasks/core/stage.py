@@ -216,7 +216,7 @@ class Output:
         """
         name, _, version = source.path.rpartition("/")
         if (name, source.store.root) != (self.address.name, self.store.root):
-            raise ValueError(f"{source.path} has no version of {self.address}")
+            raise ValueError(f"{source.path} is no version of {self.address.name} in this store")
         files = tuple(entry.model_copy(update={"home": entry.home or version}) for entry in record.files)
         self.committed[record.name] = record.model_copy(update={"files": files})
         return self.committed[record.name]

@@ -246,3 +246,19 @@ def test_a_commit_and_removals_at_the_same_time_never_leave_a_version_without_a_
         assert is_complete(removal)
     assert 5 < at < 59
     assert {"committed", "InputError" if inner == "removal" else "TransientError"} <= outcomes
+
+
+def test_what_the_records_refer_to_stays_without_an_index_of_versions(store: Store) -> None:
+    first, _, third = grown(store)
+    store.remove(".index")
+    begin(first, "old", NOW)
+    proceed(first, known=[third.address])
+    assert names(store, "1") == "ab"
+    assert third.verify() == []
+
+
+def test_parts_are_taken_over_only_from_versions_of_the_same_artifact(store: Store) -> None:
+    (first,) = grown(store, ["1"])
+    output = Output(store, ArtifactId("demo/other", "2"), "2" * 64)
+    with pytest.raises(ValueError, match="demo/words/1 is no version of demo/other in this store"):
+        output.carry(first, next(iter(first.parts)))
