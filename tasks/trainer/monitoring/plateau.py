@@ -26,8 +26,8 @@ Floats = NDArray[np.float64]
 
 FLAT = 0.5
 """Share of the least expected slope below which the recent slope is flat."""
-CERTAIN = 4.0
-"""Standard errors by which it must be below. A run is examined many times."""
+CERTAIN = 5.0
+"""Standard errors by which it must be below: the errors come from twelve parts, and a run is examined many times."""
 WINDOWS = (1 / 16, 1 / 8, 1 / 4, 1 / 3, 1 / 2)
 """Lengths of the recent steps that are examined, as shares of the steps since the last change."""
 LEAST = 2000

@@ -31,7 +31,7 @@ STEP, DATA = "sluice.step", "sluice.data"
 TOP = 8
 """Number of operations that are listed."""
 
-_COLLECTIVE = re.compile(r"nccl(Dev)?Kernel|rccl|^(gloo|nccl):")
+_COLLECTIVE = re.compile(r"nccl(Dev)?Kernel|rccl|multimem_|(one|two)_shot_all|^gloo:")
 _COPIES = ("gpu_memcpy", "gpu_memset")
 _LAUNCHES = ("cuda_runtime", "cuda_driver")
 _LONGEST_NAME = 60

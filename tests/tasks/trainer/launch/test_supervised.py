@@ -37,7 +37,7 @@ def test_the_ranks_read_the_settings_of_the_place_and_those_of_a_canary_no_layou
     of_run = {"layout": Layout(shard=2), "check_every": 9, "checkpoints": CheckpointLocations(keep_every=5)}
     place = of_both.model_copy(update=of_run)
     assert run_in(made, tmp_path / "run", Tracker(), place).spec.place == place
-    assert run_in(made, tmp_path / "canary", Tracker(), place, canary=True).spec.place == of_both
+    assert run_in(made, tmp_path / "canary", Tracker(), place, canary=True).spec.place == of_both.of_canary()
 
 
 @pytest.mark.parametrize(("canary", "steps"), [(False, [-1, 0, 3, 6, 9]), (True, [-1])])

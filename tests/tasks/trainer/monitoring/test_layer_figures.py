@@ -82,4 +82,6 @@ def test_two_ranks_have_the_figures_of_one(made: Made, tmp_path: Path, layout: L
         # The microbatch whose activations are measured is another one on ranks that have other microbatches.
         same = figures.keys() if layout is None or layout.shard == 1 else ("grad", "weight", "update", "ratio")
         for figure in same:
-            assert two["layers"][name][figure] == pytest.approx(figures[figure], rel=2e-3), (name, figure)
+            # A rank compares inner values with the root mean square of its own part.
+            close = pytest.approx(figures[figure], rel=0.1 if figure == "inner_zeros" else 2e-3)
+            assert two["layers"][name][figure] == close, (name, figure)
