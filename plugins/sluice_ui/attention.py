@@ -80,9 +80,13 @@ def _open_decisions(kinds: Mapping[str, Artifact]) -> Iterator[tuple[Markup | st
 
 def _plan(kinds: Mapping[str, Artifact]) -> Iterator[tuple[Markup | str, str]]:
     if "estimate" in kinds and "checkpoint" not in kinds:
-        memory = json.loads(kinds["estimate"].read("estimate.json"))["memory"]
+        estimate = json.loads(kinds["estimate"].read("estimate.json"))
+        memory, texts = estimate["memory"], list(estimate["warnings"])
         if not memory["fits"]:
-            text = f"the training needs {memory['needed_gib']:,.1f} GiB on a rank that has {memory['usable_gib']:,.1f}"
+            texts.append(
+                f"the training needs {memory['needed_gib']:,.1f} GiB on a rank that has {memory['usable_gib']:,.1f}"
+            )
+        for text in texts:
             yield artifact_link(str(kinds["estimate"].address)), text
     if "reconciled" in kinds:
         ratio = kinds["reconciled"].record.metrics.get("ratio/price", 0.0)

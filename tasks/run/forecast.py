@@ -305,14 +305,14 @@ def _estimate(
         load: what is trained.
         measured: an earlier run.
         address: the artifact of the earlier run.
-        elsewhere: whether the model will be trained elsewhere, of which the recipe's place says nothing; its refusals
-            are then in the table.
+        elsewhere: whether the model will be trained elsewhere, of which the recipe's place says nothing. Refusals are
+            then in the table, as they are if `[plan] gpus` are others than those of the place.
     """
     config, place = recipe.of(PlanConfig), recipe.place.train
     nodes = recipe.place.kubernetes.nodes if recipe.place.kubernetes else 1
     device = CPU if _lacks_gpu(recipe) and not elsewhere else None
     start = planned_start(config, load, place.layout, nodes, place.nproc, device)
-    if not elsewhere:
+    if not (elsewhere or config.gpus):
         start.check()
     return estimate(config, load, start, measured, address)
 

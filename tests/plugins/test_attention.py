@@ -119,8 +119,10 @@ def test_runs_of_the_version_that_wait_for_an_answer_or_failed_need_a_person(get
 
 def test_an_estimate_that_does_not_fit_needs_a_person_until_the_model_is_trained(warnings, versions):
     memory = {"fits": False, "needed_gib": 90.0, "usable_gib": 67.0}
-    write(versions, "estimate", "v2", {"estimate.json": json.dumps({"memory": memory}).encode()})
+    estimate = {"memory": memory, "warnings": ["only 2 of 8 ranks start"]}
+    write(versions, "estimate", "v2", {"estimate.json": json.dumps(estimate).encode()})
     assert "test/estimate@v2: the training needs 90.0 GiB on a rank that has 67.0" in warnings()
+    assert "test/estimate@v2: only 2 of 8 ranks start" in warnings()
     write(versions, "checkpoint", "v2", {"a": b"1"})
     assert len(warnings()) == 1
 

@@ -2,9 +2,9 @@
 
 Reads the summary of the pack plan (vocabulary, sequence length) and, if it exists, the record of the previous version's
 checkpoint, whose MFU is assumed for this run; with `[train.continual]` the run is then a later month. Writes
-`estimate.json` (`tasks.trainer.planning.estimate`) and `estimate.md`. An invalid layout is an error; a layout that does
-not fit the memory is only a warning, because an estimate can be wrong. The layout is that of the place where the
-estimate is computed first.
+`estimate.json` (`tasks.trainer.planning.estimate`) and `estimate.md`. A run that its launcher would refuse is an error;
+a layout that does not fit the memory is only a warning, because an estimate can be wrong. The layout is that of the
+place where the estimate is computed first.
 """
 
 import json
@@ -33,10 +33,12 @@ def run(config: PlanConfig, inputs: Inputs, output: Output, engine: Engine) -> R
     train = config.train.of_month(2) if previous else config.train
     summary, place = json.loads(inputs["plan"].read(SUMMARY)), TrainPlace.of(output.place)
     load = Workload(train, ModelShape.of(train.model, summary["vocab_size"]), summary["seq_len"])
-    start = planned_start(config, load, place.layout, place.nodes, place.nproc)
+    here = config.model_copy(update={"gpus": 0})
+    start = planned_start(here, load, place.layout, place.nodes, place.nproc)
     start.check()
     for warning in start.warnings:
         log.warning("[%s] %s", output.address, warning)
+    start = planned_start(config, load, place.layout, place.nodes, place.nproc)
     measured = RunPerformance.of(previous.record.metrics) if previous else None
     run_estimate = estimate(config, load, start, measured, str(previous.address) if previous else "")
     if not run_estimate["memory"]["fits"]:

@@ -231,8 +231,8 @@ def _fp8_reasons(layout: Layout, run: TrainConfig, shape: ModelShape, seq_len: i
         own, rest = divmod(width, layout.tensor)
         if not rest and own % FP8_MULTIPLE:
             reasons.append(
-                f"tensor = {layout.tensor} leaves each rank {own} columns of {name}, which cannot be multiplied in fp8, "
-                f"as {FP8_MULTIPLE} does not divide them"
+                f"tensor = {layout.tensor} leaves each rank {own} columns of {name}, which cannot be multiplied in "
+                f"fp8, as {FP8_MULTIPLE} does not divide them"
             )
     return reasons
 

@@ -103,7 +103,7 @@ def step_time(load: Workload, layout: Layout | None, ranks: int, machine: Machin
     turns = microbatches + (one.pipeline - 1) / one.chunks_per_rank
     waiting = turns * of_microbatch - compute - again if one.pipeline > 1 else 0.0
     sent = NO_TRAFFIC
-    if layout and gpu and load.tuning is None:
+    if layout and gpu and load.tuning is None and microbatches >= 1:
         rates = machine.gpus_per_node, machine.inside, machine.across
         sent = traffic(layout, run, load.shape, load.seq_len, *rates)
     return StepTime(compute, again, waiting, sent)

@@ -132,10 +132,13 @@ def _idle(time: TimeEstimate) -> str:
 
 def _step(estimate: RunEstimate) -> str:
     step = estimate["step"]
-    names = {"compute_s": "computes", "recompute_s": "recomputes", "bubble_s": "waits for the pipeline"}
-    parts = [
-        f"{step[key]:.3g} s {name}" for key, name in (names | {"exposed_s": "waits for traffic"}).items() if step[key]
-    ]  # type: ignore[literal-required]
+    spent = {
+        "computes": step["compute_s"],
+        "recomputes": step["recompute_s"],
+        "waits for the pipeline": step["bubble_s"],
+        "waits for traffic": step["exposed_s"],
+    }
+    parts = [f"{seconds:.3g} s {name}" for name, seconds in spent.items() if seconds]
     return f"{step['seconds']:.3g} s: {', '.join(parts)}"
 
 

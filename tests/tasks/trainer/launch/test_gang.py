@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from tasks.core.config import canonical_json
-from tasks.core.errors import InputError, RecipeError, TransientError
+from tasks.core.errors import RecipeError, TransientError
 from tasks.core.stage import Output
 from tasks.core.store import Store
 from tasks.formats.hooks import Hooks
@@ -303,7 +303,7 @@ def commands_below(one: "subprocess.Popen[str]") -> list[list[str]]:
 
 def test_a_run_too_small_for_its_nodes_is_refused(made: Made, tmp_path: Path) -> None:
     three = Gang(3, 0, "127.0.0.1", 1)
-    with pytest.raises(InputError, match="3 nodes cannot share 2 microbatches"):
+    with pytest.raises(RecipeError, match="3 nodes cannot share 2 microbatches"):
         train_local(small_spec(made, tmp_path), lambda step, values: None, gang=three)
 
 
