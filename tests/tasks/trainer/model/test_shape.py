@@ -128,6 +128,14 @@ def test_flops_per_token_match_the_counter_of_torch_forward_and_backward(setting
     assert counted.get_total_flops() == flops_per_token(ModelShape.of(config, vocab), length) * tokens.numel()
 
 
+def test_a_layer_with_a_window_attends_to_no_more_keys_than_it_has() -> None:
+    config = ModelConfig(layers=5, dim=32, heads=4, kv_heads=2, window=8, window_pattern="wwf")
+    full, shape = (ModelShape.of(one, 96) for one in (config.model_copy(update={"window": 0}), config))
+    saved = flops_per_token(full, 24) - flops_per_token(shape, 24)
+    assert saved == 4 * 12 * 32 * (24 - 8), "layers 0, 1, 3 and 4"
+    assert flops_per_token(shape, 6) == flops_per_token(full, 6)
+
+
 def test_attention_within_documents_needs_fewer_flops_than_the_convention() -> None:
     assert attended_length([2048]) == 1024.5
     assert attended_length([700, 700, 648]) == pytest.approx(342.2, abs=0.1)
