@@ -309,7 +309,7 @@ def _windows(family: Family, content: Mapping[str, Any]) -> dict[str, Any]:
     layers, context = content["num_hidden_layers"], content["max_position_embeddings"]
     kinds, window = content.get("layer_types"), _field(family, content, "sliding_window")
     if set(kinds or ()) - {_FULL, _SLIDING} or (kinds and not family.free >= _WINDOWS and set(kinds) != {_FULL}):
-        raise UnsupportedError("layer_types", sorted(set(kinds)))
+        raise UnsupportedError("layer_types", sorted(set(kinds or ())))
     if not family.free >= _WINDOWS:
         if window is not None and window < context:
             remedy = f"it is exact up to {window} tokens: set max_position_embeddings = {window} if that is long enough"
