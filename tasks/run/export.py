@@ -330,6 +330,11 @@ def adapters(artifacts: Artifacts, takedowns: Sequence[Artifact], out: Path) -> 
     run = json.loads(model.read("run.json"))
     if run["lora"] is None:
         raise InputError(f"{model.address} has no adapters: all weights were trained", "export it as a model")
+    if not ModelConfig.model_validate(json.loads(model.read("model.json"))["model"]).gated:
+        remedy = "merge them (finetune.lora.merge = true), and export it as a model"
+        raise InputError(
+            f"{model.address}: adapters of a model with [train.model] gated = false are not written", remedy
+        )
     model_files = _tuned_files(model)
     files = {name: content for name, content in model_files.items() if name not in (CONFIG, GENERATION_CONFIG)}
     base = origin_of(model)

@@ -350,7 +350,7 @@ def _windows(family: Family, content: Mapping[str, Any]) -> dict[str, Any]:
     layers, context = content["num_hidden_layers"], content["max_position_embeddings"]
     kinds, window = content.get("layer_types"), _field(family, content, "sliding_window")
     if set(kinds or ()) - {_FULL, _SLIDING} or (kinds and not family.free >= _WINDOWS and set(kinds) != {_FULL}):
-        raise UnsupportedError("layer_types", sorted(set(kinds)))
+        raise UnsupportedError("layer_types", sorted(set(kinds or ())))
     enabled = family.kind not in _OPTIONAL_WINDOWS or content.get("use_sliding_window")
     slides = [kind == _SLIDING for kind in kinds] if kinds else _usual_windows(family.kind, content)
     if not family.free >= _WINDOWS:

@@ -15,6 +15,7 @@ import pickle
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -173,9 +174,10 @@ def _titan(folder: Path) -> tuple[dict[str, Any], list[Weight]]:
     from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
-    metadata = _Unpickler(io.BytesIO((folder / _METADATA).read_bytes())).load()
-    if not isinstance(metadata, Metadata):
+    found = _Unpickler(io.BytesIO((folder / _METADATA).read_bytes())).load()
+    if not isinstance(found, Metadata):
         raise ValueError(f"{_METADATA} is not that of torch.distributed.checkpoint")
+    metadata: Metadata = found
 
     class Reader(FileSystemReader):
         """Reads tensors by the metadata that was loaded above."""
@@ -213,7 +215,7 @@ def _titan_tensor(reader: Any, name: str, new: str, entry: Any, config: Mapping[
             return tensor
         heads = config["num_attention_heads"]
         heads = heads if "q_proj" in new else config.get("num_key_value_heads") or heads
-        return tensor.unflatten(0, (heads, -1, 2)).transpose(1, 2).reshape(tensor.shape)
+        return tensor.view(heads, -1, 2, tensor.shape[1]).transpose(1, 2).reshape(tensor.shape)
 
     return read
 
@@ -244,7 +246,7 @@ def _nano(folder: Path, step: str) -> tuple[dict[str, Any], list[Weight]]:
             known = next((feature for part, feature in _NANO_FEATURES.items() if part in bare), "a feature")
             raise InputError(f"{file} has {bare}: {known} of a newer nanochat is not supported", _OTHER_NANO)
         dtype = str(tensor.dtype).removeprefix("torch.")
-        weights.append(Weight(new, dtype, tuple(tensor.shape), lambda tensor=tensor: tensor))
+        weights.append(Weight(new, dtype, tuple(tensor.shape), partial(state.get, name)))
     return _nano_config(settings, next(weight.shape[0] for weight in weights if "embed_tokens" in weight.name)), weights
 
 

@@ -353,7 +353,7 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
     """Returns the shape of a published model from the content of its `config.json`.
 
     Raises:
-        InputError: the model is of another family, or has biases in some of its matrices.
+        InputError: the model is of another family, or has biases in some of its matrices or another unknown feature.
         KeyError: a field is missing.
     """
     kind = config.get("model_type", "")
@@ -379,7 +379,11 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
             f"supported are: {', '.join(FAMILIES)}",
         )
     if kind not in ("llama", "mistral", "qwen2", "qwen3", "olmo"):
-        return ModelShape.of(ModelConfig.model_validate(families.settings_of(config)), config["vocab_size"])
+        try:
+            settings = families.settings_of(config)
+        except families.UnsupportedError as error:
+            raise InputError(f"{CONFIG}: {error}", error.remedy) from None
+        return ModelShape.of(ModelConfig.model_validate(settings), config["vocab_size"])
     heads, dim = config["num_attention_heads"], config["hidden_size"]
     return ModelShape(
         layers=config["num_hidden_layers"],

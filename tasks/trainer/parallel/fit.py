@@ -345,8 +345,8 @@ def _layer_activations(
     # The result of flash attention over a single sequence has the layout of its queries, and is copied.
     queries = 2 if gpu and run.microbatch > 1 else 3
     attention = width * (queries * query + keys) / layout.tensor + (0 if gpu else width * seq_len)
-    # Capped scores are computed one by one on a CPU: the fp32 products, their tanh, and the probabilities twice.
-    attention += 0 if gpu or not shape.attention_cap else 4 * FP32 * shape.heads * seq_len / layout.tensor
+    # On a CPU capped scores are stored: their tanh and the probabilities.
+    attention += 2 * FP32 * shape.heads * seq_len / layout.tensor if shape.attention_cap and not gpu else 0
     if shape.experts:  # the rows of a token by expert, before and after; scores and shares of the router
         rows = width * (2 * shape.active_experts * dim + 4 * shape.inner_dim) + 3 * FP32 * shape.experts
         return norms + attention + rows

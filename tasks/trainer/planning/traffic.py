@@ -160,7 +160,7 @@ Found = tuple[str, str, int, float]
 def _of_state(layout: Layout, shape: ModelShape, stage: int, microbatches: int, width: int) -> Iterator[Found]:
     weights, layers = shape.weights, sum(map(len, chunks_of_rank(shape.layers, layout, stage)))
     first, last = stage == 0, stage == layout.pipeline - 1
-    norms = (2 * layers + last) * shape.norm_vectors * shape.dim
+    norms = (shape.layer_norms * layers + last) * shape.norm_vectors * shape.dim
     matrices = layers * (weights["layers"] / shape.layers - shape.expert_matrices * (layout.expert > 1))
     ends = [weights["embedding"]] * first + [weights["head"]] * (last and not shape.tied)
     one_way, both_ways = (0, 0.0), (layers, matrices)

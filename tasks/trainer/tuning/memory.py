@@ -64,7 +64,7 @@ def matrices(shape: ModelShape) -> dict[Target, tuple[int, int]]:
         "wo": (shape.dim, query),
         "w1": (shape.ffn_dim, shape.dim),
         "w2": (shape.dim, shape.ffn_dim),
-        "w3": (shape.ffn_dim, shape.dim),
+        **({"w3": (shape.ffn_dim, shape.dim)} if shape.gated else {}),
     }
 
 
@@ -73,7 +73,7 @@ def trained_weights(lora: LoraConfig | None, shape: ModelShape) -> int:
     if lora is None:
         return shape.weights["total"]
     sizes = matrices(shape)
-    return shape.layers * sum(lora.rank * sum(sizes[target]) for target in lora.targets)
+    return shape.layers * sum(lora.rank * sum(sizes[target]) for target in lora.targets if target in sizes)
 
 
 def tuning_flops_per_token(tuning: TuningSpec, shape: ModelShape, attended: float) -> float:

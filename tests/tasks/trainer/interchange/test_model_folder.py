@@ -21,6 +21,7 @@ from tasks.trainer.interchange.model_folder import read_model, read_origin, read
 from tasks.trainer.interchange.weights import INDEX, SHARD_BYTES, TORCH_NAMES, StoredTensor, export_weights, write_fp32
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.model.model_file import describe, load_initial, load_model
+from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.model.transformer import Transformer
 from tests.late import transformers
 from tests.tasks.trainer.interchange.model_folders import CONTEXT, change, write_folder
@@ -202,6 +203,8 @@ def test_shapes_are_those_of_the_decoder() -> None:
         config = ModelConfig(layers=2, dim=32, heads=4, kv_heads=2, ffn_width=50, **settings)
         state = Transformer(config, 40).state_dict()
         assert tensor_shapes(config, 40) == {name: tuple(weight.shape) for name, weight in state.items()}
+        weights = sum(weight.numel() for weight in state.values())
+        assert ModelShape.of(config, config.embedding_rows(40)).weights["total"] == weights
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

@@ -53,9 +53,40 @@ MODELS: dict[str, tuple[dict[str, Any], int]] = {
 """config.json, and the parameters that the model's page on the Hugging Face hub states (safetensors)."""
 
 
-@pytest.mark.parametrize("name", MODELS)
+_LONG = {"max_position_embeddings": 32768}
+NEWER: dict[str, tuple[dict[str, Any], int]] = {
+    "OLMo 2 7B": (
+        {**LLAMA, **LLAMA_2_7B, "model_type": "olmo2", "intermediate_size": 11008, "vocab_size": 100352},
+        7_298_617_344,
+    ),
+    "SmolLM3 3B": (
+        {
+            **{**_LONG, "model_type": "smollm3", "hidden_size": 2048, "num_hidden_layers": 36, "vocab_size": 128256},
+            **{"num_attention_heads": 16, "num_key_value_heads": 4, "intermediate_size": 11008},
+        },
+        3_075_098_624,
+    ),
+    "Gemma 2 2B": (
+        {
+            **{**_LONG, "model_type": "gemma2", "hidden_size": 2304, "num_hidden_layers": 26, "vocab_size": 256000},
+            **{"num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": 9216},
+        },
+        2_614_341_888,
+    ),
+    "Gemma 3 1B": (
+        {
+            **{**_LONG, "model_type": "gemma3_text", "hidden_size": 1152, "num_hidden_layers": 26},
+            **{"num_attention_heads": 4, "num_key_value_heads": 1, "intermediate_size": 6912, "vocab_size": 262144},
+        },
+        999_885_952,
+    ),
+}
+"""The same of models with features that a Llama has not; fields that are missing have the values of their family."""
+
+
+@pytest.mark.parametrize("name", [*MODELS, *NEWER])
 def test_parameter_counts_match_published_values(name: str) -> None:
-    config, published = MODELS[name]
+    config, published = {**MODELS, **NEWER}[name]
     assert shape_of(config).weights["total"] == published
 
 
@@ -77,9 +108,11 @@ def test_flops_match_the_counter_of_torch(name: str) -> None:
 def test_an_unknown_model_family_is_refused_with_a_list_of_the_known_ones() -> None:
     with pytest.raises(
         InputError,
-        match=r'of the type "mamba" is not supported\. Supported are: llama, mistral, qwen2, qwen3, olmo, gpt2',
+        match=r'of the type "mamba" is not supported\. Supported are: llama, mistral, qwen2, qwen3, smollm3, olmo2, .*',
     ):
         shape_of({"model_type": "mamba"})
+    with pytest.raises(InputError, match=r"use_bidirectional_attention = true is not supported"):
+        shape_of({"model_type": "gemma2", "use_bidirectional_attention": True})
 
 
 DOCS = Path(__file__).parents[4] / "docs" / "model.md"
@@ -129,6 +162,14 @@ def test_flops_per_token_match_the_counter_of_torch_forward_and_backward(setting
     with FlopCounterMode(display=False) as counted, sdpa_kernel(SDPBackend.MATH):
         model(tokens, torch.zeros_like(tokens)).sum().backward()
     assert counted.get_total_flops() == flops_per_token(ModelShape.of(config, vocab), length) * tokens.numel()
+
+
+def test_a_layer_with_a_window_attends_to_no_more_keys_than_it_has() -> None:
+    config = ModelConfig(layers=5, dim=32, heads=4, kv_heads=2, window=8, window_pattern="wwf")
+    full, shape = (ModelShape.of(one, 96) for one in (config.model_copy(update={"window": 0}), config))
+    saved = flops_per_token(full, 24) - flops_per_token(shape, 24)
+    assert saved == 4 * 12 * 32 * (24 - 8), "layers 0, 1, 3 and 4"
+    assert flops_per_token(shape, 6) == flops_per_token(full, 6)
 
 
 def test_attention_within_documents_needs_fewer_flops_than_the_convention() -> None:

@@ -158,7 +158,7 @@ def test_flash_attention_needs_few_graphs_for_all_numbers_and_lengths_of_documen
     counters.clear()
     # The kernel runs only on a GPU; tensors without data show which graphs it is in.
     nowhere = torch.device("meta")
-    layer = TransformerBlock(ModelConfig(layers=1, dim=128, heads=4, kv_heads=2)).to(nowhere, torch.bfloat16)
+    layer = TransformerBlock(ModelConfig(layers=1, dim=128, heads=4, kv_heads=2), 0).to(nowhere, torch.bfloat16)
     compile_layers([layer], Layout(compile=True), nowhere)
     x = torch.empty(2, 256, 128, device=nowhere, dtype=torch.bfloat16)
     angles = torch.empty(2, 1, 256, 16, device=nowhere)

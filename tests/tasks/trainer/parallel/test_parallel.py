@@ -58,6 +58,11 @@ PRODUCTS: dict[str, dict[str, Any]] = {
 
 
 QWEN: dict[str, Any] = {"head_width": 12, "qkv_bias": True, "qk_norm": True, "vocab_rows": 200}
+GEMMA: dict[str, Any] = {
+    **{"window": 8, "window_pattern": "wwf", "window_rope_theta": 1e3, "rope_pattern": "rrrn", "qk_norm": True},
+    **{"norm_place": "both", "norm_weight": "offset", "activation": "gelu_tanh", "embedding_scale": "sqrt_dim"},
+    **{"attention_scalar": 10.0, "attention_cap": 2.0, "logit_cap": 3.0},
+}
 """Settings of other families. Of 200 rows the second of two ranks has none of the 96 tokens."""
 ODD = {"layers": 1}
 """The last of its seven matrices has nothing for the second of two ranks to orthogonalize."""
@@ -92,8 +97,8 @@ def run(ranks: int, folder: Path, jobs: list[dict[str, Any]]) -> list[dict[str, 
 
 @pytest.fixture(scope="module")
 def one_rank_each(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list[float]]]:
-    """Results of one rank in the bit-exact mode: of the usual model, with QWEN and EXPERTS, and with Muon."""
-    jobs = [job(None), job(None, (0, 3), model=QWEN), job(None, (0, 4), model=EXPERTS)]
+    """Results of one rank in the bit-exact mode: of the usual model, with QWEN, GEMMA and EXPERTS, and with Muon."""
+    jobs = [job(None), job(None, (0, 3), model=QWEN), job(None, (0, 3), model=GEMMA), job(None, (0, 4), model=EXPERTS)]
     jobs.append(job(None, (0, 3), optimizer="muon", model=ODD))
     return run(1, tmp_path_factory.mktemp("one"), jobs)
 
@@ -116,14 +121,17 @@ def test_two_ranks_train_like_one_in_every_mode(
     one_rank_each: list[dict[str, list[float]]], tmp_path: Path, modes: Iterable[str], steps: int
 ) -> None:
     jobs = [*(job(MODES[mode], (0, steps)) for mode in modes), job(MODES["tensor"], (0, 3), model=QWEN)]
+    jobs += [job(MODES[mode], (0, 3), model=GEMMA) for mode in ("tensor", "context")]
     jobs.append(job({"shard": 2, "expert": 2}, (0, 3), model=EXPERTS))
     jobs.append(job(MODES["fsdp"], (0, 3), optimizer="muon", model=ODD))
-    *usual, qwen, experts, muon = run(2, tmp_path, jobs)
+    *usual, qwen, tensor, context, experts, muon = run(2, tmp_path, jobs)
     for found in usual:
         check_equal(found, one_rank_each[0])
     check_equal(qwen, one_rank_each[1])
-    check_equal(experts, one_rank_each[2])
-    check_equal(muon, one_rank_each[3], atol=1e-6)
+    check_equal(tensor, one_rank_each[2])
+    check_equal(context, one_rank_each[2])
+    check_equal(experts, one_rank_each[3])
+    check_equal(muon, one_rank_each[4], atol=1e-6)
 
 
 @pytest.mark.soak
@@ -136,13 +144,14 @@ def test_experts_divided_in_any_way_train_like_one_rank_and_resume_in_another_wa
     found = run(4, tmp_path, jobs)
     found += run(1, tmp_path / "1", [job(None, (2, 4), model=EXPERTS, read=str(tmp_path / "four parts"))])
     for number, one in enumerate(found):
-        check_equal(one, one_rank_each[2], 0 if number < len(OF_EXPERTS) else 2)
+        check_equal(one, one_rank_each[3], 0 if number < len(OF_EXPERTS) else 2)
 
 
 @pytest.mark.soak
-def test_biases_norms_of_heads_and_a_padded_vocabulary_train_like_one_rank_in_every_mode(tmp_path: Path) -> None:
-    (one,) = run(1, tmp_path / "1", [job(None, model=QWEN)])
-    for found in run(2, tmp_path / "2", [job(layout, model=QWEN) for layout in MODES.values()]):
+@pytest.mark.parametrize("model", [QWEN, GEMMA])
+def test_settings_of_other_families_train_like_one_rank_in_every_mode(tmp_path: Path, model: dict[str, Any]) -> None:
+    (one,) = run(1, tmp_path / "1", [job(None, model=model)])
+    for found in run(2, tmp_path / "2", [job(layout, model=model) for layout in MODES.values()]):
         check_equal(found, one)
 
 
@@ -240,6 +249,9 @@ def test_muon_on_four_ranks_takes_the_steps_of_one(tmp_path: Path) -> None:
         check_equal(found, one)
 
 
+WHOLE = config(tie=False).model.model_copy(update={"qk_norm": "projection"})
+
+
 @pytest.mark.parametrize(
     ("layout", "changes", "reason"),
     [
@@ -249,6 +261,7 @@ def test_muon_on_four_ranks_takes_the_steps_of_one(tmp_path: Path) -> None:
         ({"tensor": 4}, {}, "tensor = 4 does not divide kv_heads = 2"),
         ({"context": 4}, {"seq_len": 36}, "2 x context = 8 does not divide seq_len = 36"),
         ({"pipeline": 4}, {"tie": True}, "tie_embeddings"),
+        ({"tensor": 2, "shard": 2}, {"model": WHOLE}, 'projections that qk_norm = "projection" normalizes whole'),
         ({"tensor": 2, "shard": 2, "recompute": "full", "compile": True}, {}, "cannot compile layers with tensor > 1"),
         ({"pipeline": 4, "schedule": "interleaved"}, {}, "4 layers cannot be 8 chunks"),
         ({"pipeline": 4}, {"batch_size": 2, "microbatch": 1}, "2 microbatches per data-parallel rank"),
