@@ -31,7 +31,10 @@ FILE = "model.json"
 log = logging.getLogger(__name__)
 MERGED = f"merged/{MODEL}"
 """Weights of a fine-tuned model with its adapters merged, if it has any."""
-_NOT_IN_WEIGHTS = ("rope_theta", "rope_scaling", "norm_eps")
+_NOT_IN_WEIGHTS = {
+    *("rope_theta", "rope_scaling", "norm_eps"),
+    *(f"experts.{name}" for name in ("loss_weight", "bias_rate", "z_loss")),
+}
 """Settings that affect no tensor; they may change when training continues, for example for a longer context."""
 
 
@@ -202,7 +205,8 @@ def _changes(described: dict[str, Any], model: ModelConfig) -> list[tuple[str, A
 
 def _check_shape(checkpoint: Artifact, described: dict[str, Any], model: ModelConfig) -> None:
     """Raises InputError if tensors have other shapes or another meaning, such as with another number of heads."""
-    different = [change for change in _changes(described, model) if change[0].partition(".")[0] not in _NOT_IN_WEIGHTS]
+    changed = _changes(described, model)
+    different = [change for change in changed if _NOT_IN_WEIGHTS.isdisjoint((change[0], change[0].partition(".")[0]))]
     if different:
         listed = ", ".join(
             f"{field} is {_format_value(new)} and was {_format_value(old)}" for field, old, new in different
