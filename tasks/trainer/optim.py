@@ -1,7 +1,7 @@
 """The optimizer of a run: AdamW or Muon, the learning-rate schedule, and gradient clipping."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from types import MappingProxyType
 from typing import Protocol
@@ -384,15 +384,14 @@ def orthogonalize(matrix: Tensor, dtype: torch.dtype) -> Tensor:
     is_tall = matrix.shape[-2] > matrix.shape[-1]
     wide = matrix.mT if is_tall else matrix
     # The Frobenius norm bounds the largest singular value, which must be at most 1.
-    if matrix.ndim == 2:
-        norm, add = wide.norm(), torch.addmm
-    else:
-        norm, add = torch.linalg.vector_norm(wide, dim=(-2, -1), keepdim=True), torch.baddbmm
+    norm = wide.norm() if matrix.ndim == 2 else torch.linalg.vector_norm(wide, dim=(-2, -1), keepdim=True)
+    add: Callable[..., Tensor] = torch.addmm if matrix.ndim == 2 else torch.baddbmm
     x = (wide / norm.clamp(min=1e-12)).to(dtype)
     for _ in range(ITERATIONS):
         gram = x @ x.mT
         x = add(x, add(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return (x.mT if is_tall else x).float()
+    result: Tensor = x.mT if is_tall else x
+    return result.float()
 
 
 def local(tensor: Tensor) -> Tensor:

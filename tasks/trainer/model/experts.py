@@ -137,7 +137,7 @@ class Mixture(nn.Module):
         rows = flat[:, None].expand(-1, active, -1).flatten(0, 1)
         computed = self.compute(Permuted.apply(rows, order, inverse), counts)  # type: ignore[no-untyped-call]
         by_token = Permuted.apply(computed, inverse, order).unflatten(0, (-1, active))  # type: ignore[no-untyped-call]
-        out = (by_token * routing.weights.to(by_token.dtype)[..., None]).sum(dim=1)
+        out: Tensor = (by_token * routing.weights.to(by_token.dtype)[..., None]).sum(dim=1)
         if self.shared is not None:
             out = out + self.shared(flat)
         if out.requires_grad:
@@ -176,7 +176,7 @@ def grouped_product(rows: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
     aligned = all(size * weight.element_size() % 16 == 0 for size in weight.shape[1:])
     if rows.is_cuda and rows.dtype == torch.bfloat16 and aligned:
         return F.grouped_mm(rows, weight.mT, offs=counts.cumsum(0, dtype=torch.int32))
-    parts = zip(rows.split(counts.tolist()), weight.unbind(), strict=True)
+    parts = zip(torch.split(rows, counts.tolist()), weight.unbind(), strict=True)
     return torch.cat([F.linear(part, matrix) for part, matrix in parts])
 
 

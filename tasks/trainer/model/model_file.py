@@ -34,7 +34,10 @@ MERGED = f"merged/{MODEL}"
 """Weights of a fine-tuned model with its adapters merged, if it has any."""
 AVERAGED = "averaged"
 """Folder with the mean of the weights of each milestone, if they are the ones to use (`[train.ema]`)."""
-_NOT_IN_WEIGHTS = ("rope_theta", "rope_scaling", "norm_eps", "window", "window_pattern", "window_rope_theta")
+_NOT_IN_WEIGHTS = {
+    *("rope_theta", "rope_scaling", "norm_eps", "window", "window_pattern", "window_rope_theta"),
+    *(f"experts.{name}" for name in ("loss_weight", "bias_rate", "z_loss")),
+}
 """Settings that affect no tensor; they may change when training continues, for example for a longer context."""
 
 
@@ -246,7 +249,8 @@ def _settings(model: ModelConfig) -> dict[str, Any]:
 
 def _check_shape(checkpoint: Artifact, described: dict[str, Any], model: ModelConfig) -> None:
     """Raises InputError if tensors have other shapes or another meaning, such as with another number of heads."""
-    different = [change for change in _changes(described, model) if change[0].partition(".")[0] not in _NOT_IN_WEIGHTS]
+    changed = _changes(described, model)
+    different = [change for change in changed if _NOT_IN_WEIGHTS.isdisjoint((change[0], change[0].partition(".")[0]))]
     if different:
         listed = ", ".join(
             f"{field} is {_format_value(new)} and was {_format_value(old)}" for field, old, new in different

@@ -15,7 +15,7 @@ causal attention within documents needs. Layers with a window attend to at most 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tasks.trainer.config import ModelConfig
 
@@ -88,7 +88,7 @@ class ModelShape:
         """Returns the shape of a configured model."""
         sizes = (model.layers, model.dim, model.heads, model.kv_heads, model.head_dim, model.ffn_dim)
         rows = model.embedding_rows(vocab_size)
-        mixture = {}
+        mixture: dict[str, Any] = {}
         if experts := model.experts:
             mixture = {"experts": experts.count, "active_experts": experts.per_token, "expert_dim": experts.width}
             mixture |= {"shared_dim": experts.shared_width, "expert_biases": experts.bias}

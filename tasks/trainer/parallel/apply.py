@@ -136,8 +136,7 @@ def apply(model: Transformer, mesh: Mesh, run: TrainConfig, seq_len: int) -> Non
         assert isinstance(layer, TransformerBlock)
         layer.recompute = _RECOMPUTE.get(layout.recompute)
     # What a router decides changes the shapes of each batch, so that of such a layer only the attention is compiled.
-    layers = [cast(TransformerBlock, layer) for layer in model.layers.values()]
-    parts: list[nn.Module] = [layer.attention if run.model.experts else layer for layer in layers]
+    parts = [cast(nn.Module, layer.attention) if run.model.experts else layer for layer in model.layers.values()]
     compiled = compile_layers(parts, layout, mesh.device)
     model.head_loss = partial(model.head_loss, chunk=layout.loss_rows, of_rows=loss_in(compiled, run.model.logit_cap))
     if run.z_loss:

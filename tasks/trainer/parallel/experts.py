@@ -39,7 +39,7 @@ class Exchange:
 
     def __call__(self, rows: Tensor, counts: Tensor) -> Tensor:
         """Maps the rows of this rank; all ranks call this."""
-        sent = counts.unflatten(0, (self._group.size(), -1))
+        sent = counts.view(self._group.size(), -1)
         received = torch.empty_like(sent)
         dist.all_to_all_single(received, sent, group=self._group)
         there, here = rows_of_ranks(sent, received)

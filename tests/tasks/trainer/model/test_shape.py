@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from tasks.core.errors import InputError
-from tasks.trainer.config import ModelConfig
+from tasks.trainer.config import ExpertsConfig, ModelConfig
 from tasks.trainer.defaults import defaults_of
 from tasks.trainer.interchange.huggingface import shape_of
 from tasks.trainer.model.shape import SIZES, ModelShape, attended_length, flops_per_token
@@ -84,9 +84,21 @@ NEWER: dict[str, tuple[dict[str, Any], int]] = {
 """The same of models with features that a Llama has not; fields that are missing have the values of their family."""
 
 
-@pytest.mark.parametrize("name", [*MODELS, *NEWER])
+QWEN_3_30B_A3B = {
+    **{"hidden_size": 2048, "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4},
+    **{"head_dim": 128, "intermediate_size": 6144, "vocab_size": 151936, "num_experts": 128},
+    **{"num_experts_per_tok": 8, "moe_intermediate_size": 768},
+}
+MIXTRAL = {**LLAMA_3_8B, "intermediate_size": 14336, "num_local_experts": 8, "num_experts_per_tok": 2}
+OF_EXPERTS: dict[str, tuple[dict[str, Any], int]] = {
+    "Qwen 3 30B-A3B": ({"model_type": "qwen3_moe", **QWEN_3_30B_A3B}, 30_532_122_624),
+    "Mixtral 8x7B": ({"model_type": "mixtral", **MIXTRAL, "vocab_size": 32000}, 46_702_792_704),
+}
+
+
+@pytest.mark.parametrize("name", [*MODELS, *NEWER, *OF_EXPERTS])
 def test_parameter_counts_match_published_values(name: str) -> None:
-    config, published = {**MODELS, **NEWER}[name]
+    config, published = {**MODELS, **NEWER, **OF_EXPERTS}[name]
     assert shape_of(config).weights["total"] == published
 
 
@@ -108,7 +120,7 @@ def test_flops_match_the_counter_of_torch(name: str) -> None:
 def test_an_unknown_model_family_is_refused_with_a_list_of_the_known_ones() -> None:
     with pytest.raises(
         InputError,
-        match=r'of the type "mamba" is not supported\. Supported are: llama, mistral, qwen2, qwen3, smollm3, olmo2, .*',
+        match=r'of the type "mamba" is not supported\. Supported are: llama, mistral, qwen2, qwen3, qwen3_moe, mixtral, ',
     ):
         shape_of({"model_type": "mamba"})
     with pytest.raises(InputError, match=r"use_bidirectional_attention = true is not supported"):
@@ -152,7 +164,14 @@ def test_the_documented_table_matches_the_sizes() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"tie_embeddings": False}, {"head_width": 12, "qkv_bias": True, "qk_norm": True}, {"gated": False}]
+    "settings",
+    [
+        {},
+        {"tie_embeddings": False},
+        {"head_width": 12, "qkv_bias": True, "qk_norm": True},
+        {"gated": False},
+        {"experts": ExpertsConfig(count=4, per_token=2, width=24, shared_width=16)},
+    ],
 )
 def test_flops_per_token_match_the_counter_of_torch_forward_and_backward(settings: dict[str, Any]) -> None:
     config, vocab, length = ModelConfig(layers=2, dim=32, heads=4, kv_heads=2, **settings), 96, 24

@@ -17,9 +17,11 @@ from safetensors.torch import load_file
 
 from tasks.core.errors import RecipeError
 from tasks.trainer.checkpoints import checkpoint
+from tasks.trainer.config import ExpertsConfig, LoraConfig
 from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.parallel.fit import check_fit, layout_reasons, layout_warnings
 from tasks.trainer.place import Layout
+from tasks.trainer.tuning.config import FinetuneConfig
 from tests.tasks.trainer.parallel.parallel_worker import SEQ_LEN, VOCABULARY, config
 from tests.tasks.trainer.parallel.rank_processes import run_ranks
 
@@ -132,6 +134,20 @@ def test_two_ranks_train_like_one_in_every_mode(
     check_equal(context, one_rank_each[2])
     check_equal(experts, one_rank_each[3])
     check_equal(muon, one_rank_each[4], atol=1e-6)
+
+
+def test_what_experts_do_not_support_is_refused_by_name() -> None:
+    layout, run = Layout(shard=2, context=2, tensor=2, expert=3, recompute="selective"), config(tie=False)
+    mixture = ExpertsConfig(count=8, per_token=2, width=16)
+    settings = {"model": run.model.model_copy(update={"experts": mixture}), "precision": "fp8"}
+    mixed = run.model_copy(update=settings)
+    reasons = layout_reasons(layout, mixed, ModelShape.of(mixed.model, VOCABULARY), SEQ_LEN, 1, 8)
+    for name in ("8 experts", "shard x context = 4", '"selective"', "tensor = 2", "balance loss", '"fp8"'):
+        assert sum(name in reason for reason in reasons) == 1, name
+    assert "the model has no experts" in layout_reasons(layout, run, ModelShape.of(run.model, VOCABULARY), SEQ_LEN, 1, 8)[-1]
+    tuning = FinetuneConfig(base="demo/checkpoint@1", lora=LoraConfig())
+    with pytest.raises(RecipeError, match=r"\[finetune.lora\]: the base has experts"):
+        tuning.training(settings["model"])
 
 
 @pytest.mark.soak
