@@ -6,8 +6,8 @@ configured, the checkpoint with the initial weights (`tasks.trainer.model.model_
 (`locations`), with `[train.ema]` the mean of the weights as `averaged/step-<nnnnnnnn>/model.safetensors`, then
 `model.json` (architecture), `run.json` (the mapping of steps to sequences, for trace) and `loss.parquet`. Documents
 that are taken down before or during the run are blank from the next checkpoint on, and `withheld.json` records the step
-(`notice`, `withheld`). Training runs in child processes and is supervised (`launch.supervised`). A killed stage resumes from the newest checkpoint that verifies at any location, and writes the
-same bytes.
+(`notice`, `withheld`). Training runs in child processes and is supervised (`launch.supervised`). A killed stage resumes
+from the newest checkpoint that verifies at any location, and writes the same bytes.
 
 On several nodes (`gang`), every node starts this stage; node 0 runs it, and the others `join` it. These write no
 output, but copy the files of their ranks to the locations of checkpoints (`node_copies`).
