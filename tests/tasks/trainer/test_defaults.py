@@ -4,14 +4,18 @@ import pytest
 
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
-from tasks.trainer.defaults import DEFAULTS, RECIPE, default_batch, doubts, origins
-from tasks.trainer.model.shape import SIZES
+from tasks.trainer.defaults import RECIPE, default_batch, doubts, origins
+from tasks.trainer.model.shape import SIZES, ModelShape
+from tasks.trainer.sizes import DEFAULTS
 
 BILLION = SIZES["1.3b"].model
 
 
 def test_every_size_has_defaults_and_larger_models_get_lower_rates_and_larger_batches() -> None:
-    assert [one.size for one in DEFAULTS] == [*SIZES]
+    shapes = {name: ModelShape.of(size.model, size.vocab_size) for name, size in SIZES.items()}
+    assert {one.size: one.weights for one in DEFAULTS} == {
+        name: shape.layers * shape.layer_matrices for name, shape in shapes.items()
+    }
     rates, batches = [one.lr for one in DEFAULTS], [one.batch_tokens for one in DEFAULTS]
     assert rates == sorted(rates, reverse=True)
     assert batches == sorted(batches)
