@@ -53,7 +53,7 @@ def held_out_loss(run: TrainConfig) -> float:
 
 def sweep(mup: bool, steps: int) -> dict[str, Any]:
     """Returns the figures of a parametrization."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for width in WIDTHS:
         losses = {rate: held_out_loss(settings(width, rate, mup, steps)) for rate in RATES}
         best = min(losses, key=losses.__getitem__)

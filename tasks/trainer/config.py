@@ -222,7 +222,7 @@ def with_default_lr(optim: OptimConfig, model: ModelConfig, init: InitConfig = S
 
 
 class EmaConfig(Config):
-    """Peak learning rate. In `[train]` and `[canary]` the default is that of the model's size (`sizes`)."""
+    """Exponential mean of the weights over the steps, in fp32 (`optim.Averaged`); set `decay` or `horizon`."""
 
     decay: float = Field(default=0.0, ge=0, lt=1)
     """Share of the mean that a step keeps."""

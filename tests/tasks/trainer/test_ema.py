@@ -23,7 +23,8 @@ SETTINGS: dict[str, Any] = {"ema": EmaConfig(decay=0.5), "milestones": 6, "check
 
 
 def weights(run: Path, step: int, file: str) -> dict[str, torch.Tensor]:
-    return load_file(run / "checkpoints" / f"step-{step:08d}" / file)
+    found: dict[str, torch.Tensor] = load_file(run / "checkpoints" / f"step-{step:08d}" / file)
+    return found
 
 
 def test_it_is_a_plain_mean_at_first_and_then_forgets_by_the_decay(made: Made, tmp_path: Path) -> None:
