@@ -480,6 +480,15 @@ BENCHMARKS = (
         lambda r: f"held-out loss of Muon {r['muon_over_adamw']:.3f} of AdamW's",
     ),
     Benchmark(
+        "width_sweep",
+        "width_sweep [--steps 60]",
+        "Best learning rate of three widths, with the standard parametrization and with muP",
+        lambda r: (
+            f"from 16 to 96 wide it moves by {r['standard']['best_moves_by']:g} without and "
+            f"{r['mup']['best_moves_by']:g} with muP"
+        ),
+    ),
+    Benchmark(
         "saving",
         "trainer saving",
         "Training steps while a checkpoint is written in the background",

@@ -22,6 +22,7 @@ from tasks.formats.tokens.components import Alpha
 from tasks.formats.tokens.mixture import Anneal, check_weights
 from tasks.trainer.interchange.address import check_model_name
 from tasks.trainer.place import TrainPlace
+from tasks.trainer.sizes import defaults_of
 
 Target = Literal["wq", "wk", "wv", "wo", "w1", "w2", "w3"]
 TARGETS: tuple[Target, ...] = ("wq", "wk", "wv", "wo", "w1", "w2", "w3")
@@ -212,6 +213,15 @@ class ModelConfig(Config):
         """Returns whether a layer has rotary positions."""
         return self.rope_pattern[layer % len(self.rope_pattern)] == "r"
 
+    @property
+    def layer_weights(self) -> int:
+        """Weights of the layers' matrices that compute a token, by which the defaults of a size are chosen (`sizes`)."""
+        attention = self.dim * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
+        width, gated = self.ffn_dim, self.gated
+        if self.experts:
+            width, gated = self.experts.per_token * self.experts.width + self.experts.shared_width, True
+        return self.layers * (attention + (3 if gated else 2) * self.dim * width)
+
     def embedding_rows(self, tokens: int) -> int:
         """Returns the rows of embedding and head for a vocabulary; raises RecipeError if it has more tokens."""
         if 0 < self.vocab_rows < tokens:
@@ -229,7 +239,7 @@ class OptimConfig(Config):
     """`muon`: Muon for the matrices of the layers, AdamW for embedding, head and norms. The updates of both have the
     same RMS, so the other settings apply to both."""
     lr: float = Field(default=4e-3, gt=0)
-    """Peak learning rate. In `[train]` and `[canary]` the default is that of the model's size (`defaults`)."""
+    """Peak learning rate. In `[train]` and `[canary]` the default is that of the model's size (`sizes`)."""
     betas: tuple[float, float] = (0.9, 0.95)
     """Decay of AdamW's first and second moment."""
     eps: float = Field(default=1e-8, gt=0)
@@ -272,13 +282,28 @@ class InitConfig(Config):
     base_head_width: int = Field(default=0, ge=0, exclude_if=lambda width: width == 0)
     """With `base_width`: width of a head of that model, if this one has wider heads instead of more."""
 
+    def base_of(self, model: ModelConfig) -> ModelConfig:
+        """Returns the model whose learning rate a run has: `model`, or with muP the one of the base width."""
+        if not self.base_width:
+            return model
+        heads = max(1, round(model.heads * self.base_width / model.dim))
+        inner = {"dim": self.base_width, "ffn_width": 0, "head_width": model.head_dim}
+        return model.model_copy(update={**inner, "heads": heads, "kv_heads": min(heads, model.kv_heads)})
+
 
 STANDARD = InitConfig()
 """The initial weights of a run that sets nothing about them."""
 
 
+def with_default_lr(optim: OptimConfig, model: ModelConfig, init: InitConfig = STANDARD) -> OptimConfig:
+    """Returns the settings with the learning rate of the size of a model, or of its muP base, unless they set one."""
+    if "lr" in optim.model_fields_set:
+        return optim
+    return optim.model_copy(update={"lr": defaults_of(init.base_of(model).layer_weights).lr})
+
+
 class EmaConfig(Config):
-    """Exponential mean of the weights over the steps of the run, in fp32 (`ema`); set `decay` or `horizon`."""
+    """Exponential mean of the weights over the steps, in fp32 (`optim.Averaged`); set `decay` or `horizon`."""
 
     decay: float = Field(default=0.0, ge=0, lt=1)
     """Share of the mean that a step keeps."""
@@ -430,7 +455,7 @@ class TrainConfig(Config):
     """Optimizer steps."""
     batch_size: int = Field(default=8, ge=1)
     """Sequences per step, summed over all ranks. In a recipe the default has the tokens of the model's size
-    (`defaults`), with `[pack] seq_len`."""
+    (`sizes`), with `[pack] seq_len`."""
     ramp: tuple[RampConfig, ...] = Field(default=(), exclude_if=lambda ramp: not ramp)
     """Batch-size warm-up: the stages before steps of `batch_size`. Llama 3 405B began with 4 M tokens, for 252 M, and
     went on with 8 M up to 2.87 T, then with 16 M (arXiv 2407.21783, section 3.4.1). Later months have none."""
@@ -440,7 +465,7 @@ class TrainConfig(Config):
     precision: Literal["fp32", "bf16", "fp8"] = "fp32"
     """Arithmetic of the forward and backward pass; weights, moments and sums are fp32. `fp8`: matrix products of the
     layers in fp8, everything else in bf16; needs a GPU with SM 8.9 or later. On a CPU without bf16 instructions, `bf16`
-    is slower than `fp32`. The default is that of the model's size: `bf16` from 30 M weights on (`defaults`)."""
+    is slower than `fp32`. The default is that of the model's size: `bf16` from 30 M weights on (`sizes`)."""
     compression: Annotated[Bf16Compression | PowerSgdCompression, Field(discriminator="kind")] | None = Field(
         default=None, exclude_if=lambda compression: compression is None
     )
@@ -521,11 +546,9 @@ class TrainConfig(Config):
 
     @model_validator(mode="after")
     def _fill_in(self) -> "TrainConfig":
-        from tasks.trainer.defaults import defaults_of, with_default_lr  # it reads these settings
-
         self.__dict__["optim"] = with_default_lr(self.optim, self.model, self.init)
         if "precision" not in self.model_fields_set:
-            self.__dict__["precision"] = defaults_of(self.model).precision
+            self.__dict__["precision"] = defaults_of(self.model.layer_weights).precision
         return self
 
     @model_validator(mode="after")

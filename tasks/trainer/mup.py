@@ -15,6 +15,8 @@ variances and rates (lemma J.1 of the paper), so the model itself is the same, a
 such form. Weight decay per step is that of the unscaled learning rate: it would else vanish with the width.
 """
 
+import math
+
 from tasks.trainer.config import InitConfig, ModelConfig
 
 QUERY = ".wq."
@@ -39,10 +41,11 @@ def deviation_share(model: ModelConfig, init: InitConfig, name: str) -> float:
     share = _query_share(model, init, name)
     if not init.std or name.startswith("embedding."):
         return share
-    return share / width_ratio(model, init) ** (1.0 if name.startswith("head.") else 0.5)
+    ratio = width_ratio(model, init)
+    return share / (ratio if name.startswith("head.") else math.sqrt(ratio))
 
 
 def _query_share(model: ModelConfig, init: InitConfig, name: str) -> float:
     if not (init.base_width and init.base_head_width and QUERY in name):
         return 1.0
-    return float((init.base_head_width / model.head_dim) ** 0.5)
+    return math.sqrt(init.base_head_width / model.head_dim)

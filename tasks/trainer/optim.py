@@ -10,7 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tasks.trainer.config import OptimConfig, TrainConfig
+from tasks.trainer.checkpoints.checkpoint import EMA
+from tasks.trainer.config import EmaConfig, OptimConfig, TrainConfig
 from tasks.trainer.mup import rate_share
 
 MOMENTUM = 0.95
@@ -295,6 +296,56 @@ def _numel(part: Slices) -> int:
     return math.prod(rows.stop - rows.start for rows in part)
 
 
+class Averaged:
+    """An optimizer that also keeps the mean of the parameters after its steps (`[train.ema]`).
+
+    The mean is a part of its state: fp32, sharded like the parameters, in every checkpoint, readable in any layout.
+
+    The mean after step t is d m + (1 - d) w with d = min(decay, 1 - 1 / t): until the horizon it is the plain mean of
+    the weights so far, so it has no weight on the random initial ones. A refused step changes nothing. Of each number
+    it is a function of that number alone, so its bits are those of any layout with the same weights.
+
+    Args:
+        optimizer: of the parameters.
+        params: name -> parameter; of a DTensor, each rank averages its local shard.
+        config: settings.
+    """
+
+    def __init__(self, optimizer: AdamW | Muon, params: Mapping[str, Tensor], config: EmaConfig) -> None:
+        self.optimizer, self.params, self.keep = optimizer, dict(params), config.keep
+        self.mean = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in self.params.items()}
+
+    @property
+    def steps_taken(self) -> int:
+        """Number of steps taken, as in `AdamW`; not part of `state`."""
+        return self.optimizer.steps_taken
+
+    @steps_taken.setter
+    def steps_taken(self, steps: int) -> None:
+        self.optimizer.steps_taken = steps
+
+    @property
+    def divisor(self) -> float:
+        """What a step divides the gradients by, as in `AdamW`."""
+        return self.optimizer.divisor
+
+    @divisor.setter
+    def divisor(self, divisor: float) -> None:
+        self.optimizer.divisor = divisor
+
+    @torch.no_grad()
+    def step(self, lr: float) -> None:
+        """Takes a step of the optimizer with learning rate `lr`, and adds its weights to the mean."""
+        self.optimizer.step(lr)
+        added = max(1 - self.keep, 1 / self.steps_taken)
+        for name, param in self.params.items():
+            local(self.mean[name]).lerp_(local(param).float(), added)
+
+    def state(self) -> dict[str, Tensor]:
+        """Returns the state of the optimizer and `ema.<parameter>`; the tensors are not copied."""
+        return self.optimizer.state() | {f"{EMA}{name}": tensor for name, tensor in self.mean.items()}
+
+
 def build_optimizer(params: Mapping[str, Tensor], run: TrainConfig) -> Optimizer:
     """Returns the optimizer that `[train.optim] name` selects, for named parameters; Muon iterates in `precision`."""
     if run.optim.name == "adamw":
@@ -304,8 +355,6 @@ def build_optimizer(params: Mapping[str, Tensor], run: TrainConfig) -> Optimizer
         optimizer = Muon(params, run.optim, torch.float32 if run.precision == "fp32" else torch.bfloat16)
     if run.ema is None:
         return optimizer
-    from tasks.trainer.ema import Averaged  # it wraps these optimizers
-
     return Averaged(optimizer, params, run.ema)
 
 

@@ -4,14 +4,18 @@ import pytest
 
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
-from tasks.trainer.defaults import DEFAULTS, RECIPE, default_batch, doubts, origins
-from tasks.trainer.model.shape import SIZES
+from tasks.trainer.defaults import RECIPE, default_batch, doubts, origins
+from tasks.trainer.model.shape import SIZES, ModelShape
+from tasks.trainer.sizes import DEFAULTS
 
 BILLION = SIZES["1.3b"].model
 
 
 def test_every_size_has_defaults_and_larger_models_get_lower_rates_and_larger_batches() -> None:
-    assert [one.size for one in DEFAULTS] == [*SIZES]
+    shapes = {name: ModelShape.of(size.model, size.vocab_size) for name, size in SIZES.items()}
+    assert {one.size: one.weights for one in DEFAULTS} == {
+        name: shape.layers * shape.layer_matrices for name, shape in shapes.items()
+    }
     rates, batches = [one.lr for one in DEFAULTS], [one.batch_tokens for one in DEFAULTS]
     assert rates == sorted(rates, reverse=True)
     assert batches == sorted(batches)
@@ -36,12 +40,12 @@ def test_plan_and_record_say_where_the_values_come_from() -> None:
 
 def test_a_recipe_that_grows_by_an_override_gets_the_defaults_of_its_new_size() -> None:
     plain = Recipe.from_text('{"name": "r", "train": {"steps": 100}}')
-    assert (plain.train.batch_size, plain.train.optim.lr) == (8, 4e-3)
+    assert (plain.of(TrainConfig).batch_size, plain.of(TrainConfig).optim.lr) == (8, 4e-3)
     shape = {f"train.model.{name}": value for name, value in BILLION.model_dump(exclude_defaults=True).items()}
-    grown = plain.override({**shape, "pack.seq_len": 2048})
-    assert (grown.train.batch_size, grown.train.optim.lr, grown.train.precision) == (512, 9.2e-4, "bf16")
+    grown = plain.override({**shape, "pack.seq_len": 2048}).of(TrainConfig)
+    assert (grown.batch_size, grown.optim.lr, grown.precision) == (512, 9.2e-4, "bf16")
     set_rate = find_recipe("demo")
-    assert set_rate.override(shape).train.optim.lr == set_rate.train.optim.lr == 6e-3
+    assert set_rate.override(shape).of(TrainConfig).optim.lr == set_rate.of(TrainConfig).optim.lr == 6e-3
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,16 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load, load_file, save
 
+from tasks.core.artifact import ArtifactId
+from tasks.core.stage import Output
+from tasks.core.store import Store
+from tasks.stages.train.stage import _write_averaged
 from tasks.trainer.checkpoints.checkpoint import EMA, MODEL, OPTIMIZER
 from tasks.trainer.config import EmaConfig
 from tasks.trainer.loop import Trainer, TrainingStopped
+from tasks.trainer.model.model_file import AVERAGED
 from tests.corpora import Made
 from tests.tasks.trainer.small_run import digests, small_spec
 from tests.tasks.trainer.test_loop import ALONE, stop_after, train
@@ -18,7 +23,8 @@ SETTINGS: dict[str, Any] = {"ema": EmaConfig(decay=0.5), "milestones": 6, "check
 
 
 def weights(run: Path, step: int, file: str) -> dict[str, torch.Tensor]:
-    return load_file(run / "checkpoints" / f"step-{step:08d}" / file)
+    found: dict[str, torch.Tensor] = load_file(run / "checkpoints" / f"step-{step:08d}" / file)
+    return found
 
 
 def test_it_is_a_plain_mean_at_first_and_then_forgets_by_the_decay(made: Made, tmp_path: Path) -> None:
@@ -58,3 +64,17 @@ def test_its_length_is_set_once() -> None:
     for settings in ({}, {"decay": 0.9, "horizon": 10}):
         with pytest.raises(ValueError, match="either horizon"):
             EmaConfig(**settings)
+
+
+def test_the_mean_of_a_milestone_is_published_under_the_names_of_the_model(tmp_path: Path) -> None:
+    store, address = Store(str(tmp_path)), ArtifactId("r/checkpoint", "v")
+    output = Output(store, address, "f" * 64)
+    mean = {"norm.weight": torch.rand(4), "layers.0.ffn.w1.weight": torch.rand(3, 4)}
+    moments = {f"{kind}.{name}": torch.zeros_like(own) for name, own in mean.items() for kind in ("first", "second")}
+    with output.part("step-00000002", conserved=False) as part:
+        for file, tensors in ((MODEL, mean), (OPTIMIZER, moments | {EMA + name: own for name, own in mean.items()})):
+            part.write(f"checkpoints/step-00000002/{file}", save(tensors))
+    _write_averaged(output, [2])
+    found = load(store.read(f"{address.path}/{AVERAGED}/step-00000002/{MODEL}"))
+    assert found.keys() == mean.keys()
+    assert all(torch.equal(found[name], own) for name, own in mean.items())

@@ -19,6 +19,7 @@ from tasks.trainer.interchange.huggingface import shape_of
 from tasks.trainer.model.shape import SIZES, ModelShape, attended_length, flops_per_token
 from tasks.trainer.model.transformer import build
 from tasks.trainer.planning.config import peak_flops
+from tasks.trainer.sizes import defaults_of
 from tests.late import transformers
 
 LENGTH = 256
@@ -156,7 +157,7 @@ def test_the_documented_table_matches_the_sizes() -> None:
             str(model.tie_embeddings).lower(),
         )
         weights = f"{ModelShape.of(model, size.vocab_size).weights['total']:,}"
-        default = defaults_of(model)
+        default = defaults_of(model.layer_weights)
         usual = (f"{default.lr:g}", f"{default.batch_tokens:,}", default.precision)
         rows.append([name, *map(str, shape), ", ".join(others), weights, *usual])
     table = [[cell.strip() for cell in line.strip("|").split("|")] for line in DOCS.read_text().splitlines()]

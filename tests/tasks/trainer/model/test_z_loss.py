@@ -30,13 +30,13 @@ def test_gradients_are_those_of_the_formula_and_the_loss_is_without_it() -> None
     logits = (hidden @ weight.T)[:, :TOKENS]
     plain = F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
     penalty = COEFFICIENT * (logits.logsumexp(dim=1)[labels != IGNORED] ** 2).sum()
-    (plain + penalty).backward()
+    (plain + penalty).backward()  # type: ignore[no-untyped-call]
     expected = hidden.grad, weight.grad
 
     hidden, weight, labels = tensors()
     z = ZLoss(COEFFICIENT)
     found = head_cross_entropy(hidden, weight, labels, TOKENS, chunk=3, z=z)
-    found.backward()
+    found.backward()  # type: ignore[no-untyped-call]
 
     torch.testing.assert_close(found, plain)
     assert z.take() == pytest.approx(penalty.item(), rel=1e-6)
