@@ -59,7 +59,8 @@ class Replicated:
         all_ranks = list(range(ranks.world))
         self.peers, self.copies = all_ranks, [RankCopies("", "replicas", [all_ranks])] if ranks.world > 1 else []
         self.hashes, self.seconds = list[list[float]](), list[float]()
-        self.share, self.timed = 0.0, "step"
+        self.share: float | None = None
+        self.timed = "step"
         self.share_tolerance = GPU_TOLERANCE if ranks.device.type == "cuda" else 0.0
         self.stop_requested = False
         self._staged: dict[str, Tensor] = {}
