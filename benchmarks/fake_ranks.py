@@ -8,8 +8,8 @@ fake tensors: every operation has shapes and dtypes, and no data. Counted are, o
 - memory: bytes of all storages that are alive, after each operation, and their maximum. Includes weights, moments,
   gradients, gathered weights, activations, and buffers of collectives. Does not include the allocator's fragmentation,
   workspaces of libraries, the process's CUDA context, and NCCL's own buffers.
-- collectives: number and bytes by dimension of the layout and kind. Does not include the four scalars and the check of
-  ranks that a step sums (`Ranks.sum_and_collect`, the norm of the gradient).
+- collectives: number and bytes by dimension of the layout and kind. Does not include the numbers that all ranks
+  of a step sum (`Ranks.sum_and_collect`).
 
 Kernels are those of a GPU: variable-length flash attention, a fused norm, 4,096 positions of logits at a time; with
 context parallelism those of a CPU, because flex attention needs its compiler to have no scores in memory. Layers

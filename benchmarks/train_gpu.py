@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -322,7 +323,7 @@ class Steps:
             self._slow_ranks.after_step(self.step, {})
             self.step, self.loss = self.step + 1, gradient.loss
         synchronise(device)
-        return np.diff([*ends, time.perf_counter()]).tolist()
+        return [end - begin for begin, end in pairwise([*ends, time.perf_counter()])]
 
 
 def measured(engine: Sharded, size: Size, load: Workload, steps: int) -> dict[str, Any]:

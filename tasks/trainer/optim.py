@@ -245,10 +245,13 @@ class SharedMatrices:
         sent = torch.cat([direction.flatten() for direction in directions])
         received = sent.new_empty(sum(back))
         dist.all_to_all_single(received, sent, back, there, group=self.group)
-        result = self._orthogonalized(received.split(back), own, dtype) if own else received.to(dtype)
+        result = self._orthogonalized(torch.split(received, back), own, dtype) if own else received.to(dtype)
         updates = result.new_empty(len(sent))
         dist.all_to_all_single(updates, result, there, back, group=self.group)
-        return [update.view_as(direction) for update, direction in zip(updates.split(there), directions, strict=False)]
+        return [
+            update.view_as(direction)
+            for update, direction in zip(torch.split(updates, there), directions, strict=False)
+        ]
 
     def _orthogonalized(self, pieces: Sequence[Tensor], own: Sequence[Slices], dtype: torch.dtype) -> Tensor:
         """Returns the parts of an orthogonalized matrix, of `dtype`, one after the other in the order of the ranks."""
@@ -261,7 +264,7 @@ class SharedMatrices:
 
 def shared_matrices(matrices: Mapping[str, Tensor]) -> list[SharedMatrices]:
     """Returns matrices by the ranks that share them; whole ones have only this rank."""
-    groups: dict[tuple[tuple[int, ...], int], dict[str, Sequence[Slices]]] = {}
+    groups: dict[tuple[int, ...], dict[str, Sequence[Slices]]] = {}
     for name, matrix in matrices.items():
         parts = _parts_of(matrix) if hasattr(matrix, "placements") else {0: _whole(matrix.shape)}
         groups.setdefault(tuple(sorted(parts)), {})[name] = [parts[rank] for rank in sorted(parts)]

@@ -115,11 +115,12 @@ class Stopwatch:
 
     def _seconds_of_last(self) -> float:
         """Queues the problem on a GPU; returns the duration of the one before, 0.0 for the first."""
-        last, now = self._events, (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
-        now[0].record()
+        last = self._events
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        before.record()
         self._problem()
-        now[1].record()
-        self._events = now
+        after.record()
+        self._events = before, after
         return last[0].elapsed_time(last[1]) / 1e3 if last else 0.0
 
     def _problem(self) -> None:

@@ -65,7 +65,8 @@ class Replicated:
         all_ranks = list(range(ranks.world))
         self.peers, self.copies = all_ranks, [RankCopies("", "replicas", [all_ranks])] if ranks.world > 1 else []
         self.hashes, self.seconds = list[list[float]](), list[float]()
-        self.share, self.timed, self.z_loss = 0.0, "step", 0.0
+        self.share: float | None = None
+        self.timed, self.z_loss = "step", 0.0
         self.share_tolerance = GPU_TOLERANCE if ranks.device.type == "cuda" else 0.0
         self.stop_requested = False
         self._staged: dict[str, Tensor] = {}

@@ -14,7 +14,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tasks.core.errors import InputError
 from tasks.trainer.config import ExpertsConfig, ModelConfig
-from tasks.trainer.defaults import defaults_of
 from tasks.trainer.interchange.huggingface import shape_of
 from tasks.trainer.model.shape import SIZES, ModelShape, attended_length, flops_per_token
 from tasks.trainer.model.transformer import build
