@@ -1,7 +1,7 @@
 """Stage `reconcile`: compares the estimate of a training run with the actual run.
 
-Reads `estimate`, and the record and `run.json` of `checkpoint`. Writes `reconciled.json`, rows of {name, planned, real, ratio}, and
-`reconciled.md`.
+Reads `estimate`, and the record and `run.json` of `checkpoint`. Writes `reconciled.json`, rows of {name, planned, real,
+ratio}, and `reconciled.md`.
 """
 
 import json
