@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 # torch.profiler.profile is the same and imports torch._inductor when it starts: 2.3 CPU-seconds.
 from torch.autograd.profiler import profile, record_function
 
