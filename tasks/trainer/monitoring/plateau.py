@@ -146,7 +146,8 @@ class PlateauWatch:
 
     def _tail(self) -> Floats:
         tail = np.array(self._losses[-LEAST // 4 :])
-        return tail[~np.isnan(tail)]
+        known: Floats = tail[~np.isnan(tail)]
+        return known
 
     def add(self, step: int, loss: float | None, rate: float) -> None:
         """Adds a step without an examination."""
