@@ -49,7 +49,7 @@ class StepProfile:
         self._synchronize()
         self._profile.__enter__()  # type: ignore[no-untyped-call]
         self._step = record_function(STEP)
-        self._step.__enter__()
+        self._step.__enter__()  # type: ignore[no-untyped-call]
 
     def waiting(self) -> AbstractContextManager[Any]:
         """Marks the wait for data within a profiled step."""
