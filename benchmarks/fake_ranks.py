@@ -282,8 +282,9 @@ class Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.sizes: Counter[str] = Counter()
         names = {tuple(dist.get_process_group_ranks(mesh.group(name))): name for name in DIMENSIONS}
         names |= {tuple(dist.get_process_group_ranks(mesh.states["state"].get_group())): "state"}
-        for part, name in (("expert_state", "experts of a rank"), ("expert", "expert")) if mesh.experts else ():
-            names |= {tuple(dist.get_process_group_ranks(mesh.experts[part].get_group())): name}
+        if mesh.experts:
+            for part, name in (("expert_state", "experts of a rank"), ("expert", "expert")):
+                names |= {tuple(dist.get_process_group_ranks(mesh.experts[part].get_group())): name}
         self._names = {ranks: name for ranks, name in names.items() if len(ranks) > 1}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

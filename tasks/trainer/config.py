@@ -215,7 +215,7 @@ class ModelConfig(Config):
 
     @property
     def layer_weights(self) -> int:
-        """Weights in matrices of the layers that compute a token: the defaults of a size are chosen by them (`sizes`)."""
+        """Weights in matrices of the layers that compute a token; they choose the defaults of a size (`sizes`)."""
         attention = self.dim * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
         width, gated = self.ffn_dim, self.gated
         if self.experts:

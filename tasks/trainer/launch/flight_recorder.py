@@ -47,7 +47,7 @@ def write_own(rank: int) -> None:
     prefix = os.environ.get(_FILE)
     if not prefix or not dist.is_initialized() or dist.get_backend() != "gloo":
         return
-    from torch._C._distributed_c10d import _dump_fr_trace
+    from torch._C._distributed_c10d import _dump_fr_trace  # type: ignore[attr-defined]
 
     with contextlib.suppress(OSError, RuntimeError):  # the error itself is what matters
         path = Path(f"{prefix}{rank}")

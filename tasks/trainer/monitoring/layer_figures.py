@@ -156,7 +156,8 @@ def layer_of(name: str) -> str:
 
 def _square(tensor: Tensor) -> Tensor:
     """Returns the sum of the squares of a tensor, float64 scalar."""
-    return torch.linalg.vector_norm(tensor.detach(), dtype=torch.float64).square()
+    square: Tensor = torch.linalg.vector_norm(tensor.detach(), dtype=torch.float64).square()
+    return square
 
 
 def _parts_of(parameter: Tensor) -> int:

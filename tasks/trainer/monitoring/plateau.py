@@ -28,6 +28,8 @@ FLAT = 0.5
 """Share of the least expected slope below which the recent slope is flat."""
 CERTAIN = 5.0
 """Standard errors by which it must be below: the errors come from twelve parts, and a run is examined many times."""
+VISIBLE = 3.0
+"""Standard errors of the recent slope that the expected one must have: else the steps are too few to tell."""
 WINDOWS = (1 / 16, 1 / 8, 1 / 4, 1 / 3, 1 / 2)
 """Lengths of the recent steps that are examined, as shares of the steps since the last change."""
 LEAST = 2000
@@ -85,7 +87,8 @@ def flat(losses: Floats, tau: Floats, history_until: int | None = None) -> Flat 
         expected, expected_error = (
             shrunk * value for value in (_slope(x[history], losses[history]), noise / _length(x[history]))
         )
-        if slope - FLAT * expected > CERTAIN * math.hypot(error, FLAT * expected_error) and expected < 0:
+        beyond = slope - FLAT * expected > CERTAIN * math.hypot(error, FLAT * expected_error)
+        if beyond and expected < -VISIBLE * error:
             thousand = 1000 * float(x[-1] - x[-recent]) / recent
             return Flat(recent, slope * thousand, error * thousand, expected * thousand)
     return None
@@ -143,7 +146,8 @@ class PlateauWatch:
 
     def _tail(self) -> Floats:
         tail = np.array(self._losses[-LEAST // 4 :])
-        return tail[~np.isnan(tail)]
+        known: Floats = tail[~np.isnan(tail)]
+        return known
 
     def add(self, step: int, loss: float | None, rate: float) -> None:
         """Adds a step without an examination."""

@@ -47,9 +47,9 @@ class StepProfile:
             return
         self._profile = profile(use_device="cuda" if self._device.type == "cuda" else None)
         self._synchronize()
-        self._profile.__enter__()
+        self._profile.__enter__()  # type: ignore[no-untyped-call]
         self._step = record_function(STEP)
-        self._step.__enter__()
+        self._step.__enter__()  # type: ignore[no-untyped-call]
 
     def waiting(self) -> AbstractContextManager[Any]:
         """Marks the wait for data within a profiled step."""
@@ -61,7 +61,7 @@ class StepProfile:
             return
         self._synchronize()
         self._step.__exit__(None, None, None)
-        self._profile.__exit__(None, None, None)
+        self._profile.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         try:
             self._write(self._profile, trace_path(self._run, step))
         except (OSError, RuntimeError) as error:
@@ -71,7 +71,7 @@ class StepProfile:
     def _write(self, profiled: profile, path: Path) -> None:
         path.parent.mkdir(exist_ok=True)
         plain, aside = (path.with_name(f".{name}") for name in (path.stem, path.name))
-        profiled.export_chrome_trace(str(plain))
+        profiled.export_chrome_trace(str(plain))  # type: ignore[no-untyped-call]
         with plain.open("rb") as source, gzip.open(aside, "wb", compresslevel=6) as target:
             shutil.copyfileobj(source, target)
         plain.unlink()

@@ -61,8 +61,6 @@ class Replica(Protocol):
 
     ranks: Ranks
     """The process group."""
-    chunks: Sequence[Transformer]
-    """This rank's chunks of the model; one without a pipeline."""
     optimizer: Optimizer
     """Of this rank's parameters."""
     loads: Loads
@@ -87,6 +85,10 @@ class Replica(Protocol):
     """What is timed on each rank, a key of `pace.LEAST_S`."""
     seconds: list[float]
     """Its duration on each rank with the last gradient, in seconds; [] if it was not timed."""
+
+    @property
+    def chunks(self) -> Sequence[Transformer]:
+        """This rank's chunks of the model; one without a pipeline."""
 
     @property
     def layout(self) -> Layout | None:
