@@ -23,7 +23,7 @@ from tasks.stages.canary.registration import ARMS, RESULT, write
 from tasks.stages.canary.report import figure, markdown
 from tasks.stages.canary.statistics import decide
 
-VERSION = 4
+VERSION = 5
 
 
 def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:

@@ -46,7 +46,7 @@ from tasks.trainer.logs import BPB
 from tasks.trainer.spec import make_spec, mix
 
 __all__ = ["HOOKS", "VERSION", "run"]
-VERSION = 4
+VERSION = 5
 _CURVE_POINTS = 50
 
 

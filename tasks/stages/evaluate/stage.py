@@ -85,7 +85,7 @@ def run(config: EvaluateConfig, inputs: Inputs, output: Output, engine: Engine) 
                 )
                 _write(part, documents[source], bits, unigram)
     scores = summarize({source: output.committed[source] for source in documents}, step)
-    if checkpoint.files(model_file.AVERAGED):
+    if model_file.weights_path(checkpoint, step).startswith(f"{model_file.AVERAGED}/"):
         scores["weights"] = model_file.AVERAGED
     if "contamination" in inputs:
         scores["contamination"] = contamination_counts(inputs["contamination"], checkpoint)

@@ -60,7 +60,7 @@ from tasks.stages.extract.config import Archive, ArchiveConfig
 
 log = logging.getLogger("sluice.extract")
 
-VERSION = 2
+VERSION = 3
 
 AT_ONCE, AT_ONCE_BYTES = 1000, 64 << 20
 """Captures of a part, and bytes of their records as stored."""

@@ -40,7 +40,7 @@ from tasks.trainer.place import TrainPlace
 from tasks.trainer.spec import tuning_spec
 from tasks.trainer.tuning.config import FinetuneConfig, unsupported_settings
 
-VERSION = 4
+VERSION = 5
 
 
 def run(config: FinetuneConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:

@@ -23,7 +23,7 @@ from tasks.trainer.tuning.memory import Workload
 
 log = logging.getLogger("sluice.estimate")
 
-VERSION = 3
+VERSION = 4
 
 
 def run(config: PlanConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:

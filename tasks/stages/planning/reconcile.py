@@ -13,7 +13,7 @@ from tasks.trainer.planning.config import PlanConfig
 from tasks.trainer.planning.estimate import RunPerformance
 from tasks.trainer.planning.tables import comparison, comparison_text, number
 
-VERSION = 1
+VERSION = 2
 
 
 def run(config: PlanConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:

@@ -16,7 +16,7 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.stages.registry import PromoteConfig
 
-VERSION = 1
+VERSION = 2
 COMPARISON = "comparison.json"
 DECISION = "champion.json"
 CHALLENGER = "challenger"

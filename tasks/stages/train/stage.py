@@ -45,7 +45,7 @@ from tasks.trainer.spec import epochs, make_spec, open_plan
 
 log = logging.getLogger("sluice.train")
 
-VERSION = 4
+VERSION = 5
 
 
 def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:

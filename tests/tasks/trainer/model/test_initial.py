@@ -21,7 +21,7 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.core.store import Store
 from tasks.formats.tokens.plan import Plan
 from tasks.stages.tokens import PackConfig
-from tasks.trainer.config import LinearRope, ModelConfig, TrainConfig, TrainSpec
+from tasks.trainer.config import InitConfig, LinearRope, ModelConfig, TrainConfig, TrainSpec
 from tasks.trainer.logs import METRICS, read_metrics
 from tasks.trainer.loop import Trainer, TrainingStopped
 from tasks.trainer.model import model_file, transformer
@@ -109,9 +109,9 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the weights that were randomly initialized, in order."""
     names: list[str] = []
 
-    def counted(config: ModelConfig, name: str, shape: torch.Size, seed: int) -> torch.Tensor:
-        names.extend([name] if initial_constant(config, name, shape) is None else [])
-        return initial_weight(config, name, shape, seed)
+    def counted(config: ModelConfig, name: str, shape: torch.Size, seed: int, init: InitConfig) -> torch.Tensor:
+        names.extend([name] if initial_constant(config, name, shape, init) is None else [])
+        return initial_weight(config, name, shape, seed, init)
 
     for module in (transformer, sharded_state):
         monkeypatch.setattr(module, "initial_weight", counted)
@@ -153,9 +153,9 @@ def initialize(rank: int, port: int, found: Path) -> None:
     whole = dict(build(model, 512, run.init_seed).named_parameters())
     largest = max(parameter.nbytes for parameter in whole.values())
 
-    def counted(config: ModelConfig, name: str, shape: torch.Size, seed: int) -> torch.Tensor:
+    def counted(config: ModelConfig, name: str, shape: torch.Size, seed: int, init: InitConfig) -> torch.Tensor:
         drawn[-1].append(name)
-        return initial_weight(config, name, shape, seed)
+        return initial_weight(config, name, shape, seed, init)
 
     sharded_state.initial_weight = counted
     with Ranks.from_environment() as ranks:
