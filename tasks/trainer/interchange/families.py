@@ -347,21 +347,22 @@ def _windows(family: Family, content: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UnsupportedError: the family has no windows, and the file states one that is shorter than its context.
     """
-    layers, context = content["num_hidden_layers"], content["max_position_embeddings"]
+    layers = content["num_hidden_layers"]
     kinds, window = content.get("layer_types"), _field(family, content, "sliding_window")
     if set(kinds or ()) - {_FULL, _SLIDING} or (kinds and not family.free >= _WINDOWS and set(kinds) != {_FULL}):
         raise UnsupportedError("layer_types", sorted(set(kinds or ())))
     enabled = family.kind not in _OPTIONAL_WINDOWS or content.get("use_sliding_window")
     slides = [kind == _SLIDING for kind in kinds] if kinds else _usual_windows(family.kind, content)
     if not family.free >= _WINDOWS:
-        if enabled and window is not None and window < context and (kinds or any(slides)):
+        is_shorter = enabled and window is not None and window < content["max_position_embeddings"]
+        if is_shorter and (kinds or any(slides)):
             remedy = f"it is exact up to {window} tokens: set max_position_embeddings = {window} if that is long enough"
             raise UnsupportedError("sliding_window", window, remedy)
         return {}
     # Where windows also have other rotary positions, they matter even if they are as long as the context.
     if not enabled or window is None or not any(slides):
         return {}
-    if window >= context and "window_rope_theta" not in family.free:
+    if window >= content["max_position_embeddings"] and "window_rope_theta" not in family.free:
         return {}
     return {"window": window, "window_pattern": _pattern("w" if slide else "f" for slide in slides[:layers])}
 

@@ -383,4 +383,4 @@ def _loss_memory(shape: ModelShape, layout: Layout, width: int, tokens: float, g
     if width == FP32:
         return hidden + 3 * FP32 * logits + 2 * FP32 * head
     # While the logits of a chunk become their gradients, or while these are multiplied with the hidden state.
-    return hidden + max((2 * FP32 + 2 * width) * logits + FP32 * head, width * logits + (2 * FP32 + width) * head)
+    return hidden + max((2 * FP32 + 2 * width) * logits + FP32 * head, width * logits + (FP32 + width) * head)

@@ -21,7 +21,7 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.core.store import Store
 from tasks.formats.tokens.plan import Plan
 from tasks.stages.tokens import PackConfig
-from tasks.trainer.config import InitConfig, LinearRope, ModelConfig, TrainConfig, TrainSpec
+from tasks.trainer.config import ExpertsConfig, InitConfig, LinearRope, ModelConfig, TrainConfig, TrainSpec
 from tasks.trainer.logs import METRICS, read_metrics
 from tasks.trainer.loop import Trainer, TrainingStopped
 from tasks.trainer.model import model_file, transformer
@@ -229,6 +229,7 @@ OTHER = {
     "tie_embeddings": False,
     "vocab_rows": 320,
     "norm_eps": 1e-6,
+    "experts": ExpertsConfig(count=4, per_token=2, width=16),
     "norm_place": "post",
     "norm_weight": "none",
     "activation": "relu2",
