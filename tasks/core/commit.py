@@ -22,11 +22,11 @@ from pathlib import Path
 from tasks.core import manifest
 from tasks.core.artifact import RECORD, REMOVED, TRACKING, Artifact, ArtifactId, ArtifactRecord, InputRef
 from tasks.core.config import Config
-from tasks.core.errors import DriftError, InputError
+from tasks.core.errors import DriftError, InputError, TransientError
 from tasks.core.manifest import FILES_IN_MANIFEST, MANIFESTS, PARTS_IN_MANIFEST, PartRecord, Total
 from tasks.core.part import PARTS, finite
 from tasks.core.remote import concurrently
-from tasks.core.removal import ROUNDS, check_references
+from tasks.core.removal import ROUNDS, check_references, check_referrers, forget
 from tasks.core.stage import SCRATCH, Output, Report, scratch_of
 from tasks.core.store import AlreadyPublished, Store
 from tasks.core.version_index import enter
@@ -65,6 +65,9 @@ def commit(
             raise
         return _committed_by_other(output.store, output.address, output.fingerprint)
     output.check_fence()
+    if not output.store.exists(f"{output.address.path}/{RECORD}"):
+        forget(output.store, output.address)
+        check_referrers(output.store, record)
     enter(output.store, record, record.finished)
     check_references(output.store, record)
     try:
@@ -97,6 +100,8 @@ def adopt(source: Artifact, address: ArtifactId, inputs: Sequence[InputRef]) -> 
         }
     )
     enter(source.store, record, datetime.now(UTC))
+    if removal := source.removal():
+        raise TransientError(f"{source.address} is being removed ({removal.why})", "run the stage again")
     try:
         source.store.publish(f"{address.path}/{RECORD}", record.model_dump_json(indent=1).encode())
     except AlreadyPublished:

@@ -23,7 +23,7 @@ from datetime import datetime
 
 from tasks.core import manifest
 from tasks.core.artifact import REMOVED, Artifact, ArtifactId, ArtifactRecord, Kept, Removal
-from tasks.core.errors import InputError, TransientError
+from tasks.core.errors import DriftError, InputError, TransientError
 from tasks.core.manifest import MANIFESTS, FileEntry, Parts
 from tasks.core.store import AlreadyPublished, Store
 from tasks.core.version_index import entered_users
@@ -62,25 +62,33 @@ def proceed(artifact: Artifact, known: Iterable[ArtifactId] = ()) -> None:
     assert removal, artifact.address
     last = _last_round(artifact.store, artifact.path)
     if removal.round == last:
-        if not removal.kept or _decided(artifact, last).keys() <= _referenced(artifact, known).keys():
+        decided, referenced = (_decided(artifact, last), _referenced(artifact, known)) if removal.kept else ({}, {})
+        if decided.keys() <= referenced.keys():
+            if not removal.kept.keys() <= set(referenced.values()):  # others refer to them now
+                _describe(artifact, removal, {path: referenced[path] for path in decided})
             return
         last += 1
         _create(store, f"{_round(artifact.path, last)}{_BEGUN}", b"")
     kept = _decide(artifact, last, known)
     before = _decided(artifact, last - 1) if last else None
-    gone, stay = 0, dict[str, Kept]()
     for group in artifact.parts.groups():
-        own = group.entries_at("")
-        gone += sum(entry.path not in kept for entry in own)
-        candidates = [entry.path for entry in own if before is None or entry.path in before]
+        candidates = [entry.path for entry in group.entries_at("") if before is None or entry.path in before]
         store.remove_files([f"{artifact.path}/{path}" for path in candidates if path not in kept])
-        for entry in own:
-            if by := kept.get(entry.path):
-                so_far = stay.get(by, Kept(files=0, bytes=0))
-                stay[by] = Kept(files=so_far.files + 1, bytes=so_far.bytes + entry.bytes)
-    complete = removal.model_copy(update={"round": last, "files": gone, "kept": dict(sorted(stay.items()))})
-    with store.write(f"{artifact.path}/{REMOVED}") as file:
-        file.write(complete.model_dump_json().encode())
+    _describe(artifact, removal.model_copy(update={"round": last}), kept)
+
+
+def _describe(artifact: Artifact, removal: Removal, kept: dict[str, str]) -> None:
+    """Writes `.removed.json`: how many files are gone, and how many stay for whom."""
+    gone, stay = 0, dict[str, Kept]()
+    for entry in artifact.parts.entries_at(""):
+        if by := kept.get(entry.path):
+            so_far = stay.get(by, Kept(files=0, bytes=0))
+            stay[by] = Kept(files=so_far.files + 1, bytes=so_far.bytes + entry.bytes)
+        else:
+            gone += 1
+    described = removal.model_copy(update={"files": gone, "kept": dict(sorted(stay.items()))})
+    with artifact.store.write(f"{artifact.path}/{REMOVED}") as file:
+        file.write(described.model_dump_json().encode())
 
 
 def remove_files(artifact: Artifact, why: str, at: datetime) -> None:
@@ -99,23 +107,51 @@ def check_references(store: Store, record: ArtifactRecord) -> None:
 
     Raises:
         TransientError: they are being removed now.
-        InputError: they have been removed.
+        InputError: they are gone.
     """
     own = ArtifactId.parse(record.artifact)
     for address in map(ArtifactId.parse, record.elsewhere()):
-        try:
+        removal = None
+        with contextlib.suppress(FileNotFoundError):
             removal = Removal.model_validate_json(store.read(f"{address.path}/{REMOVED}"))
-        except FileNotFoundError:
-            continue
         remedy = "run the stage again: it takes over parts of a version whose files exist, or makes them"
-        if removal.round != _last_round(store, address.path):
+        if removal and removal.round != _last_round(store, address.path):
             cause = f"{own} takes over parts of {address}, whose files are being removed ({removal.why})"
             raise TransientError(cause, f"let `sluice gc` end, then {remedy}")
-        sizes = store.sizes(address.path)
+        why, sizes = removal.why if removal else "not by `sluice gc`", store.sizes(address.path)
         for entry in Parts(store, own.path, record.manifests).entries_at(address.version):
             if sizes.get(entry.path) != entry.bytes:
                 cause = f"{own} takes over parts of {address}, whose files were removed in the meantime"
-                raise InputError(f"{cause}, such as {entry.path} ({removal.why})", remedy)
+                raise InputError(f"{cause}, such as {entry.path} ({why})", remedy)
+
+
+def check_referrers(store: Store, record: ArtifactRecord) -> None:
+    """Checks that an artifact has the files that other versions refer to, if it was made before and removed by hand.
+
+    Raises:
+        DriftError: a version refers to a file of an earlier artifact of this id that has other bytes, or none.
+    """
+    own = ArtifactId.parse(record.artifact)
+    for user in entered_users(store, own):
+        if user.name != own.name or user == own:
+            continue
+        found = Artifact.find(store, user)
+        if found is None or found.record.adopted_from or found.removal():  # unfinished ones are checked at their commit
+            continue
+        wanted = {entry.path: entry.sha256 for entry in found.parts.entries_at(own.version)}
+        for entry in Parts(store, own.path, record.manifests).entries_at("") if wanted else ():
+            if wanted.get(entry.path) == entry.sha256:
+                del wanted[entry.path]
+        if wanted:
+            cause = f"{user} refers to files of an earlier {own}, which has other bytes now, such as {min(wanted)}"
+            raise DriftError(cause, "give the run another version")
+
+
+def forget(store: Store, address: ArtifactId) -> None:
+    """Removes what an earlier artifact of this id, whose record is gone, has left of its removal."""
+    if store.names(f"{address.path}/{ROUNDS}") or store.exists(f"{address.path}/{REMOVED}"):
+        store.remove(f"{address.path}/{ROUNDS}")
+        store.remove(f"{address.path}/{REMOVED}")
 
 
 def _decide(artifact: Artifact, number: int, known: Iterable[ArtifactId]) -> dict[str, str]:
@@ -159,6 +195,8 @@ def _references(store: Store, user: ArtifactId, home: str) -> Iterator[FileEntry
         found = Artifact.find(store, user)
     if found is None:
         yield from unfinished
+    elif found.record.adopted_from == str(ArtifactId(user.name, home)):
+        yield from found.parts.entries_at("")
     elif found.removal() is None:
         yield from found.parts.entries_at(home)
 

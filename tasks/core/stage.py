@@ -212,12 +212,16 @@ class Output:
             record: the part of it.
 
         Raises:
+            InputError: a file is one of this version, which was removed and is made again.
             ValueError: the files are those of another artifact.
         """
         name, _, version = source.path.rpartition("/")
         if (name, source.store.root) != (self.address.name, self.store.root):
             raise ValueError(f"{source.path} is no version of {self.address.name} in this store")
         files = tuple(entry.model_copy(update={"home": entry.home or version}) for entry in record.files)
+        if any(entry.home == self.version for entry in files):
+            cause = f"{source.path} refers to files of {self.address}, which was removed and is made again"
+            raise InputError(cause, "give the run another version")
         self.committed[record.name] = record.model_copy(update={"files": files})
         return self.committed[record.name]
 

@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tasks.core import parquet
-from tasks.core.artifact import Artifact
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.ledger import versions_of
@@ -60,7 +60,7 @@ from tasks.stages.extract.config import Archive, ArchiveConfig
 
 log = logging.getLogger("sluice.extract")
 
-VERSION = 3
+VERSION = 2
 
 AT_ONCE, AT_ONCE_BYTES = 1000, 64 << 20
 """Captures of a part, and bytes of their records as stored."""
@@ -118,6 +118,7 @@ def _earlier(source: Archive, output: Output) -> Artifact | None:
         if wanted in artifact.record.config["sources"]
         and artifact.record.stage_version == VERSION
         and artifact.removal() is None
+        and all(Artifact.find(output.store, ArtifactId.parse(home)) for home in artifact.record.elsewhere())
     ]
     return max(usable, key=lambda artifact: (artifact.record.finished, artifact.address), default=None)
 

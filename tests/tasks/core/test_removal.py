@@ -14,7 +14,7 @@ import pytest
 from tasks.core.artifact import Artifact, ArtifactFolder, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config
-from tasks.core.errors import InputError, SluiceError
+from tasks.core.errors import DriftError, InputError, SluiceError
 from tasks.core.removal import begin, is_complete, proceed, remove_files
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
@@ -262,3 +262,43 @@ def test_parts_are_taken_over_only_from_versions_of_the_same_artifact(store: Sto
     output = Output(store, ArtifactId("demo/other", "2"), "2" * 64)
     with pytest.raises(ValueError, match="demo/words/1 is no version of demo/other in this store"):
         output.carry(first, next(iter(first.parts)))
+
+
+def test_a_version_that_is_made_again_takes_over_none_of_its_own_files_and_keeps_what_others_refer_to(
+    store: Store,
+) -> None:
+    first, second, third = grown(store)
+    shutil.rmtree(Path(store.root, "demo/words/1"))
+    with pytest.raises(InputError, match="refers to files of demo/words@1, which was removed and is made again"):
+        begun(store, "1", "abc", third)
+    with pytest.raises(InputError, match="whose files were removed in the meantime, such as"):
+        finished(begun(store, "4", "abcde", third))
+    other = begun(store, "1", "ac")
+    with other.part("b", conserved=False) as part:
+        part.write("texts/b.bin", b"other bytes", rows=1)
+    with pytest.raises(DriftError, match="refers to files of an earlier demo/words@1, which has other bytes now"):
+        finished(other)
+    shutil.rmtree(Path(store.root, "demo/words/1"))
+    assert finished(begun(store, "1", "abc")).record.content == first.record.content
+    assert third.verify() == second.verify() == []
+
+
+def test_what_a_removal_has_left_of_a_version_does_not_decide_about_one_that_is_made_again(store: Store) -> None:
+    first = finished(begun(store, "1", "abc"))
+    remove_files(first, "old", NOW)
+    Path(store.root, "demo/words/1/.artifact.json").unlink()
+    again = finished(begun(store, "1", "abc"))
+    assert again.removal() is None
+    second = finished(begun(store, "2", "abd", again))
+    remove_files(again, "old", NOW)
+    assert second.verify() == []
+
+
+def test_a_version_that_is_removed_no_longer_counts_as_the_one_that_keeps_files(store: Store) -> None:
+    first, second, _third = grown(store)
+    remove_files(first, "old", NOW)
+    remove_files(second, "old", NOW)
+    proceed(first)
+    removal = first.removal()
+    assert removal
+    assert set(removal.kept) == {"demo/words@3"}

@@ -20,7 +20,7 @@ BEFORE = {
     "update": "b2bdb0286f26b175",
     "publish": "841236ed4af18472",
     "stream": "634d56dacc9e3bbb",
-    "archive": "6a7053a59997dd85",
+    "archive": "36c8c802dacb8d0b",
     "extract": "7232c28220f41510",
     "train_classifiers": "0f30cc7fcc5fb12e",
     "train_perplexity": "54cbdf6ca12a813e",
