@@ -65,9 +65,8 @@ def commit(
             raise
         return _committed_by_other(output.store, output.address, output.fingerprint)
     output.check_fence()
-    if not output.store.exists(f"{output.address.path}/{RECORD}"):
-        forget(output.store, output.address)
-        check_referrers(output.store, record)
+    forget(output.store, output.address)
+    check_referrers(output.store, record)
     enter(output.store, record, record.finished)
     check_references(output.store, record)
     try:

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from tasks.core import manifest
-from tasks.core.artifact import REMOVED, Artifact, ArtifactId, ArtifactRecord, Kept, Removal
+from tasks.core.artifact import RECORD, REMOVED, Artifact, ArtifactId, ArtifactRecord, Kept, Removal
 from tasks.core.errors import DriftError, InputError, TransientError
 from tasks.core.manifest import MANIFESTS, FileEntry, Parts
 from tasks.core.store import AlreadyPublished, Store
@@ -135,7 +135,9 @@ def check_referrers(store: Store, record: ArtifactRecord) -> None:
     for user in entered_users(store, own):
         if user.name != own.name or user == own:
             continue
-        found = Artifact.find(store, user)
+        found = None
+        with contextlib.suppress(InputError):  # what it was adopted from is gone
+            found = Artifact.find(store, user)
         if found is None or found.record.adopted_from or found.removal():  # unfinished ones are checked at their commit
             continue
         wanted = {entry.path: entry.sha256 for entry in found.parts.entries_at(own.version)}
@@ -148,8 +150,9 @@ def check_referrers(store: Store, record: ArtifactRecord) -> None:
 
 
 def forget(store: Store, address: ArtifactId) -> None:
-    """Removes what an earlier artifact of this id, whose record is gone, has left of its removal."""
-    if store.names(f"{address.path}/{ROUNDS}") or store.exists(f"{address.path}/{REMOVED}"):
+    """Removes what an earlier artifact of this id has left of its removal, if its record is gone."""
+    names = store.names(address.path)
+    if REMOVED in names and RECORD not in names:
         store.remove(f"{address.path}/{ROUNDS}")
         store.remove(f"{address.path}/{REMOVED}")
 
@@ -195,8 +198,6 @@ def _references(store: Store, user: ArtifactId, home: str) -> Iterator[FileEntry
         found = Artifact.find(store, user)
     if found is None:
         yield from unfinished
-    elif found.record.adopted_from == str(ArtifactId(user.name, home)):
-        yield from found.parts.entries_at("")
     elif found.removal() is None:
         yield from found.parts.entries_at(home)
 
