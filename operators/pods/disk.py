@@ -86,7 +86,7 @@ def _training_bytes(recipe: Recipe, run: TrainConfig, nodes: int, cache: float, 
     shape, seq_len = _shape(recipe, run), recipe.of(PackConfig).seq_len
     size = checkpoint_bytes(Workload(run, shape, seq_len))
     read = run.samples(run.steps) * seq_len * (2 if shape.vocab_size <= 2**16 else 4) / nodes
-    return kept_checkpoints(run) * size / nodes + copies * size + min(read, cache)
+    return (kept_checkpoints(run) + run.keep_checkpoints) * size / nodes + copies * size + min(read, cache)
 
 
 def _shape(recipe: Recipe, run: TrainConfig) -> ModelShape:

@@ -140,7 +140,10 @@ class Recipe(_Sections):
         self.__dict__["consolidate"] = with_sources(crawls, self.of(ExtractConfig), self.of(ConsolidateConfig))
         train, seq_len = self.of(TrainConfig), self.of(PackConfig).seq_len
         if "batch_size" not in train.model_fields_set:
-            self.__dict__["train"] = train.model_copy(update={"batch_size": default_batch(train, seq_len)})
+            filled = train.model_copy(update={"batch_size": default_batch(train, seq_len)})
+            if problems := filled.batch_problems():
+                raise Problems(f".train{'' if one.startswith('.') else ': '}{one}" for one in problems)
+            self.__dict__["train"] = filled
         for section, config in SECTIONS.items():
             for name, copied in config.COPIED.items():
                 settings, wanted, original = getattr(self, section), self.field(copied.when), self.field(copied.section)

@@ -54,10 +54,10 @@ def continue_text(model: Artifact, prompt: str, max_tokens: int, temperature: fl
             question is being answered.
     """
     from tasks.formats.tokens.exposure import tokenizer_of
-    from tasks.trainer.model.model_file import last_weights
+    from tasks.trainer.model.model_file import weights_to_use
 
     size = _checked_size(model)
-    _, weights = last_weights(model, "the model")
+    _, weights = weights_to_use(model, "the model")
     tokenizer = tokenizer_of(model)
     if tokenizer is None:
         raise InputError(f"the tokenizer of {model.address} is gone", "restore it")

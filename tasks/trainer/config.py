@@ -553,10 +553,10 @@ class TrainConfig(Config):
 
     @model_validator(mode="after")
     def _steps_fit(self) -> "TrainConfig":
-        problems = []
-        if self.batch_size % self.microbatch:
-            problems.append(f"batch_size {self.batch_size} must be a multiple of microbatch {self.microbatch}")
-        problems += self._ramp_problems()
+        # A recipe without a batch_size sets that of the model's size afterwards, and checks it then.
+        problems = self.batch_problems() if "batch_size" in self.model_fields_set else []
+        if self.ramp and sum(stage.steps for stage in self.ramp) >= self.steps:
+            problems.append(f".ramp: its stages leave nothing of {self.steps} steps: make them shorter")
         if self.milestones > self.steps:
             problems.append(f"{self.milestones} milestones do not fit into {self.steps} steps")
         if self.keep_checkpoints < 2:
@@ -592,14 +592,15 @@ class TrainConfig(Config):
             )
         return problems
 
-    def _ramp_problems(self) -> list[str]:
+    def batch_problems(self) -> list[str]:
+        """Returns why steps cannot have the batches of `batch_size` and `ramp`; none if they can."""
         problems, sizes = [], [*(stage.batch_size for stage in self.ramp), self.batch_size]
+        if self.batch_size % self.microbatch:
+            problems.append(f"batch_size {self.batch_size} must be a multiple of microbatch {self.microbatch}")
         if any(size % self.microbatch for size in sizes[:-1]):
             problems.append(f".ramp: every batch_size must be a multiple of microbatch {self.microbatch}")
         if sorted({*sizes}) != sizes:
             problems.append(f".ramp: the batch must grow from stage to stage, up to batch_size = {self.batch_size}")
-        if self.ramp and sum(stage.steps for stage in self.ramp) >= self.steps:
-            problems.append(f".ramp: its stages leave nothing of {self.steps} steps: make them shorter")
         return problems
 
     def samples(self, steps: int) -> int:

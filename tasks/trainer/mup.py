@@ -29,7 +29,7 @@ def width_ratio(model: ModelConfig, init: InitConfig) -> float:
 
 def rate_share(model: ModelConfig, init: InitConfig, name: str, dimensions: int) -> float:
     """Returns the factor of a parameter's learning rate; `dimensions` of its tensor."""
-    hidden = dimensions == 2 and not name.startswith("embedding.")
+    hidden = dimensions > 1 and not name.startswith("embedding.") and not name.endswith(".bias")
     return (1 / width_ratio(model, init) if hidden else 1.0) * _query_share(model, init, name)
 
 

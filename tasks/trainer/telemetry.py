@@ -45,7 +45,7 @@ class Telemetry:
     def __init__(
         self, run: TrainConfig, vocab_size: int, seq_len: int, ranks: Ranks, tuning: TuningSpec | None = None
     ) -> None:
-        self.ranks = ranks
+        self.ranks, self._run, self._seq_len = ranks, run, seq_len
         cuda = ranks.device.type == "cuda"
         self.device = torch.cuda.get_device_name(ranks.device) if cuda else "CPU"
         self.tokens_per_step = run.samples(run.steps) * seq_len // run.steps  # the mean, if the batch grows
@@ -67,10 +67,11 @@ class Telemetry:
 
     def after_step(self, step: int, line: dict[str, Any]) -> None:
         """Adds `of_step` to the line of a step."""
-        line |= self.of_step(line["step_s"])
+        tokens = (self._run.samples(step + 1) - self._run.samples(step)) * self._seq_len
+        line |= self.of_step(line["step_s"], tokens)
 
-    def of_step(self, seconds: float) -> dict[str, float]:
-        """Returns the values of a step that took `seconds`.
+    def of_step(self, seconds: float, tokens: int) -> dict[str, float]:
+        """Returns the values of a step that read `tokens` in `seconds`.
 
         Returns:
             mfu: see `model.shape`, at the sequence length and with padding; omitted if the peak is unknown.
@@ -79,7 +80,7 @@ class Telemetry:
         """
         values = {"memory_gib": round(self._memory() / GIB, 4)}
         if self.peak:
-            rate = self.tokens_per_step * self.flops_per_token / seconds
+            rate = tokens * self.flops_per_token / seconds
             values["mfu"] = round(rate / (self.peak * self.ranks.world), 5)
         if self._nvml and time.monotonic() - self._sampled_at >= SAMPLE_S:
             self._sampled_at = time.monotonic()

@@ -55,7 +55,8 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     initial_note = _initial_note(config, inputs, output)
     metrics = run.train()
     if run.spec.run.ema and run.spec.run.ema.weights == "ema" and AVERAGED not in output.committed:
-        _write_averaged(output, milestones(run.spec, run.end))
+        best = [run.end.best["step"]] if run.end.best else []
+        _write_averaged(output, sorted({*milestones(run.spec, run.end), *best}))
     if "model" not in output.committed:
         of_month = described(config, inputs, run.end.steps)
         _describe(output, run.spec, run.end, metrics, run.notice.marks_content(), of_month)
@@ -88,15 +89,16 @@ def _initial_note(config: TrainConfig, inputs: Inputs, output: Output) -> str:
 
 
 def _write_averaged(output: Output, steps: Sequence[int]) -> None:
-    """Writes the part `averaged`: `averaged/step-<n>/model.safetensors`, the mean of the weights of each milestone."""
+    """Writes the part `averaged`: `averaged/step-<n>/model.safetensors`, the mean of the weights of each checkpoint.
+
+    What is no parameter, the biases of the choice of experts, is that of the checkpoint.
+    """
     with output.part(AVERAGED, conserved=False) as part:
         for step in steps:
-            stored = output.store.local(f"{output.address.path}/checkpoints/{name_of(step)}/{OPTIMIZER}")
-            means = {
-                name.removeprefix(EMA): tensor
-                for name, tensor in tensors_in([Path(stored)]).items()
-                if name.startswith(EMA)
-            }
+            folder = f"{output.address.path}/checkpoints/{name_of(step)}"
+            files = (Path(output.store.local(f"{folder}/{name}")) for name in (MODEL, OPTIMIZER))
+            weights, moments = (tensors_in([path]) for path in files)
+            means = {name: moments.get(f"{EMA}{name}", tensor) for name, tensor in sorted(weights.items())}
             with part.file(f"{AVERAGED}/{name_of(step)}/{MODEL}") as file:
                 write_whole(means, file)
 

@@ -46,7 +46,7 @@ from tasks.trainer.evaluation.paired import PairedDifference
 from tasks.trainer.evaluation.scoring import decisive, score_task
 from tasks.trainer.inference import Scorer, row_batches
 from tasks.trainer.model import model_file
-from tasks.trainer.model.model_file import last_weights
+from tasks.trainer.model.model_file import weights_to_use
 
 _MODEL_FOLDER = "model/"
 """Folder with the files of a registered model in its artifact."""
@@ -168,7 +168,7 @@ class Contender:
             description, file, own = files
             context = json.loads(description.read_text())["seq_len"]
             return cls(label, str(artifact.address), description, file, own.read_text(), context)
-        described, weights = last_weights(artifact, label)
+        described, weights = weights_to_use(artifact, label)
         if tokenizer is None:
             raise InputError(f"{artifact.address} contains no tokenizer", "give the one it was trained with")
         text = matching_tokenizer(tokenizer, described)

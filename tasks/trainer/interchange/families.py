@@ -107,7 +107,12 @@ _LISTED = (
         {"head_dim": QWEN3_HEAD, "sliding_window": _WINDOW},
     ),
     Family("qwen3_moe", "Qwen3MoeForCausalLM", {"qk_norm": True}, frozenset({"experts"}), {"sliding_window": _WINDOW}),
-    Family("mixtral", "MixtralForCausalLM", free=frozenset({"experts"})),
+    Family(
+        "mixtral",
+        "MixtralForCausalLM",
+        free=frozenset({"experts"}),
+        missing={"rope_theta": 1e6, "rms_norm_eps": 1e-5},
+    ),
     Family(
         "smollm3",
         "SmolLM3ForCausalLM",
@@ -183,7 +188,10 @@ def family_of(model: ModelConfig) -> Family:
     Raises:
         InputError: there is none; it names the settings that the closest one cannot state.
     """
-    closest = min(_LISTED, key=lambda family: len(family.lacking(model)))
+    # A family without experts states none of their settings, so that it would lack fewer.
+    closest = min(
+        _LISTED, key=lambda family: (("experts" in family.free) != bool(model.experts), len(family.lacking(model)))
+    )
     lacking = closest.lacking(model)
     if lacking:
         changed = [name for name, setting in type(model).model_fields.items() if name not in _BASE]

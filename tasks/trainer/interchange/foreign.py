@@ -36,12 +36,14 @@ _SAFE = {
     "collections": {"OrderedDict"},
     "torch": {"Size", "device"},
     "torch.serialization": {"_get_layout"},
-    "torch.distributed.checkpoint.metadata": None,
+    "torch.distributed.checkpoint.metadata": {
+        *("Metadata", "MetadataIndex", "TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata"),
+        *("TensorProperties", "StorageMeta", "_MEM_FORMAT_ENCODING"),
+    },
     "torch.distributed.checkpoint.filesystem": {"_StorageInfo", "_StoragePrefix"},
-    "torch.distributed.checkpoint.planner": None,
     "pathlib": {"Path", "PosixPath", "PurePosixPath"},
 }
-"""Classes in `.metadata`, by module; None: all of it. Dtypes are attributes of torch."""
+"""Classes in `.metadata`, by module: no function, and nothing that a module has only imported. Dtypes are torch's."""
 _TITAN = {
     "tok_embeddings.weight": "model.embed_tokens.weight",
     "norm.weight": "model.norm.weight",
@@ -114,7 +116,10 @@ def convert(folder: Path, out: Path) -> None:
     step = None if (folder / _METADATA).is_file() else _last_step(folder)
     try:
         config, weights = _titan(folder) if step is None else _nano(folder, step)
-    except (OSError, EOFError, KeyError, ValueError, RuntimeError, pickle.UnpicklingError) as error:
+    except (
+        *(OSError, EOFError, LookupError, ValueError, RuntimeError, AttributeError, TypeError, ImportError),
+        pickle.UnpicklingError,
+    ) as error:
         cause = f"the checkpoint in {folder} cannot be read ({' '.join(str(error).split())[:300]})"
         raise InputError(cause, "name a complete checkpoint of torchtitan or nanochat") from None
     (out / CONFIG).write_text(f"{json.dumps(config, indent=2)}\n")
@@ -164,7 +169,7 @@ class _Unpickler(pickle.Unpickler):
 
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
             return getattr(torch, name)
-        if module in _SAFE and (_SAFE[module] is None or name in (_SAFE[module] or ())) and "." not in name:
+        if name in _SAFE.get(module, ()):
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"{_METADATA} has {module}.{name}, which is not a part of a checkpoint")
 

@@ -378,7 +378,7 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
             f'a model of the type "{kind}"{" with biases" if kind in FAMILIES else ""} is not supported',
             f"supported are: {', '.join(FAMILIES)}",
         )
-    if kind not in ("llama", "mistral", "qwen2", "qwen3", "olmo"):
+    if kind not in ("llama", "olmo"):
         try:
             settings = families.settings_of(config)
         except families.UnsupportedError as error:

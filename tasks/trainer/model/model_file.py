@@ -189,14 +189,19 @@ def initial_weights(
     return initial
 
 
+def weights_to_use(checkpoint: Artifact, setting: str) -> tuple[dict[str, Any], InitialSpec]:
+    """Returns `last_weights`, of the mean of the weights where `[train.ema] weights` selects it."""
+    step = step_of(checkpoint, "last", setting) if checkpoint.files(AVERAGED) else None
+    return last_weights(checkpoint, setting, step, averaged=step is not None)
+
+
 def base_weights(checkpoint: Artifact, tokenizer_sha256: str) -> tuple[ModelConfig, InitialSpec]:
     """Returns the shape of the base model of a fine-tuning, and the location of its weights.
 
     Raises:
         InputError: the artifact has no whole model, or its tokenizer is not that of the examples.
     """
-    step = max(json.loads(checkpoint.read("run.json"))["checkpoint_steps"]) if checkpoint.files(AVERAGED) else None
-    described, initial = last_weights(checkpoint, "[finetune] base", step, averaged=step is not None)
+    described, initial = weights_to_use(checkpoint, "[finetune] base")
     if described["tokenizer_sha256"] != tokenizer_sha256:
         raise InputError(
             f"[finetune] base: {checkpoint.address} was trained with the tokenizer "

@@ -77,7 +77,9 @@ class LayerFigures:
         self._measure_activations(next(iter(parts.values())), values, largest)
         before = {}
         for name, parameter, row, share in self._parameters():
-            scale = max(1.0, norm / self._clip) ** 2 if math.isfinite(norm) else 1.0
+            # `Replicated` has divided and clipped the gradient; of `Sharded` the optimizer will.
+            clipped = max(1.0, norm / self._clip) if math.isfinite(norm) else 1.0
+            scale = (clipped / self._replica.optimizer.divisor) ** 2
             assert parameter.grad is not None, name
             squares[row, _GRADIENT] += _square(local(parameter.grad)) * share * scale
             squares[row, _WEIGHT] += _square(local(parameter)) * share

@@ -45,7 +45,7 @@ class StepProfile:
         # In the middle, away from steps that are a multiple of something else: checkpoints, checks, figures of layers.
         if not self._every or (step + 1) % self._every != self._every // 2:
             return
-        self._profile = profile(use_device="cuda" if self._device.type == "cuda" else None)
+        self._profile = profile(use_device="cuda" if self._device.type == "cuda" else None, use_kineto=True)
         self._synchronize()
         self._profile.__enter__()  # type: ignore[no-untyped-call]
         self._step = record_function(STEP)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from tasks.trainer.config import TrainConfig, TuningSpec
@@ -165,6 +166,11 @@ class Sharded(ShardedState):
             with torch.no_grad():
                 found = [model.loss(part.tokens, part.documents, part.labels, part.bounds) for part in here]
             losses = torch.stack(found).tolist() if found else []
+        # Below zero 3 a pass without a backward one leaves weights gathered, and the next pass would not see a change.
+        for chunk in self.chunks:
+            for module in chunk.modules():
+                if isinstance(module, FSDPModule):
+                    module.reshard()
         return np.array(losses) * (self.mesh.at("tensor") == 0)
 
     def terms(self, part: Batch) -> int:

@@ -144,9 +144,10 @@ def _equal_shares(run: TrainConfig, nodes: int, per_node: int) -> tuple[int, lis
 
 def _remedy(run: TrainConfig, ranks: int) -> str:
     """Returns settings with which `ranks` ranks have equally many microbatches."""
-    most, multiple = run.batch_size // ranks, ranks * run.microbatch
-    smaller = next((n for n in range(most, 0, -1) if run.batch_size % (n * ranks) == 0), 0)
-    settings = [f"[train] batch_size to a multiple of {multiple}", *([f"microbatch = {smaller}"] if smaller else [])]
+    most, multiple = run.common_batch // ranks, ranks * run.microbatch
+    smaller = next((n for n in range(most, 0, -1) if run.common_batch % (n * ranks) == 0), 0)
+    batches = "batch_size and those of ramp" if run.ramp else "batch_size"
+    settings = [f"[train] {batches} to a multiple of {multiple}", *([f"microbatch = {smaller}"] if smaller else [])]
     return f"set {' or '.join(settings)}"
 
 

@@ -46,7 +46,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_step_on_a_cpu_has_its_memory_and_no_mfu(tmp_path: Path) -> None:
     telemetry = Telemetry(RUN, 300, 32, Ranks(0, 2, 0))
     telemetry.started(tmp_path, 5, Layout(shard=2))
-    values = telemetry.of_step(0.5)
+    values = telemetry.of_step(0.5, telemetry.tokens_per_step)
     assert values.keys() == {"memory_gib"}
     assert 0.05 < values["memory_gib"] < 100
     telemetry.started(tmp_path, 7, None)
@@ -63,7 +63,7 @@ def test_a_step_on_a_cpu_has_its_memory_and_no_mfu(tmp_path: Path) -> None:
 def test_mfu_is_the_share_of_the_peak_of_all_ranks() -> None:
     telemetry = Telemetry(RUN, 300, 32, Ranks(0, 2, 0))
     telemetry.peak = 4 * 8 * 32 * telemetry.flops_per_token  # each rank could do four such steps a second
-    assert telemetry.of_step(0.25)["mfu"] == 0.5
+    assert telemetry.of_step(0.25, telemetry.tokens_per_step)["mfu"] == 0.5
 
 
 @pytest.mark.usefixtures("driver")
@@ -92,9 +92,9 @@ def test_slowdown_reasons_are_faults_of_the_machine() -> None:
 
 
 def test_peak_memory_is_in_gib() -> None:
-    before = Telemetry(RUN, 300, 32, Ranks(0, 1, 0)).of_step(1.0)["memory_gib"]
+    before = Telemetry(RUN, 300, 32, Ranks(0, 1, 0)).of_step(1.0, 1)["memory_gib"]
     held = torch.ones(GIB // 4 // 4)  # 256 MiB of fp32
     # The peak of the process may have been higher before.
-    grown = Telemetry(RUN, 300, 32, Ranks(0, 1, 0)).of_step(1.0)["memory_gib"]
+    grown = Telemetry(RUN, 300, 32, Ranks(0, 1, 0)).of_step(1.0, 1)["memory_gib"]
     assert before <= grown < before + 0.5
     assert held.numel() * 4 / GIB <= grown

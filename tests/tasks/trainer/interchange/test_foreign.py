@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import shutil
 from pathlib import Path
 
@@ -107,10 +108,19 @@ class _Runs:
         return (eval, ("1/0",))
 
 
-def test_metadata_that_would_run_code_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (pickle.dumps(_Runs()), "builtins.eval"),
+        # A module's imports: dataclass() runs the names of the fields of the class that it gets.
+        (b"ctorch.distributed.checkpoint.metadata\ndataclass\n.", "torch.distributed.checkpoint.metadata.dataclass"),
+        (b"ctorch.distributed.checkpoint.planner\nreduce\n.", "torch.distributed.checkpoint.planner.reduce"),
+    ],
+)
+def test_metadata_that_would_run_code_is_refused(tmp_path: Path, content: bytes, named: str) -> None:
     folder = write_folder(tmp_path / "bad")
-    (folder / ".metadata").write_bytes(pickle.dumps(_Runs()))
-    with pytest.raises(InputError, match=r"builtins\.eval, which is not a part of a checkpoint"):
+    (folder / ".metadata").write_bytes(content)
+    with pytest.raises(InputError, match=f"{re.escape(named)}, which is not a part of a checkpoint"):
         convert(folder, tmp_path)
 
 

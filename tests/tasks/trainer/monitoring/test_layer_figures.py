@@ -70,7 +70,9 @@ def test_the_norms_of_the_layers_add_up_to_the_norm_of_the_step(looked_at: Path)
             assert layer["ratio"] == pytest.approx(layer["update"] / layer["weight"], rel=1e-4)
 
 
-@pytest.mark.parametrize("layout", [None, Layout(shard=2), Layout(tensor=2), Layout(pipeline=2)])
+@pytest.mark.parametrize(
+    "layout", [None, Layout(shard=2), Layout(shard=2, zero=1), Layout(tensor=2), Layout(pipeline=2)]
+)
 def test_two_ranks_have_the_figures_of_one(made: Made, tmp_path: Path, layout: Layout | None) -> None:
     train(made, tmp_path / "one", Watch(layers_every=3), model=UNTIED, steps=3, milestones=1)
     port = free_port()
