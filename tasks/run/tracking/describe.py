@@ -61,7 +61,7 @@ _SERIES: Mapping[str, str] = {
     "step_s": "speed/step_s",
     "data_wait": "speed/data_wait",
     "mfu": "speed/mfu",
-    "z_loss": "loss/z_loss",
+    "z_loss": "optimizer/z_loss",
     "heldout_s": "speed/heldout_s",
     "memory_gib": f"{SYSTEM}/memory_gib",
 }
@@ -73,7 +73,7 @@ _FAMILIES: Mapping[str, str] = {
     "gpu": f"{SYSTEM}/gpu.",
     "alert": f"{SYSTEM}/alert.",
     "profile": "speed/profiled.",
-    "layer": "layers/",
+    "layer": "optimizer/layers.",
     "experts": "optimizer/experts.",
 }
 """The same for names with a "/", by what precedes it."""

@@ -1,5 +1,6 @@
 """Retention: what is needed stays, what is removed is named, and a removal that was killed is finished."""
 
+import itertools
 import json
 import random
 import shutil
@@ -138,17 +139,19 @@ def test_the_command_shows_why_files_stay_and_removes_only_on_request(
 
 def test_a_killed_removal_is_finished_by_the_next_one(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = {one.artifact for one in survey(store, "test", AT_ONCE, NOW).unneeded}
-    remove, calls = Store._remove_batch, iter(range(10_000))
+    remove = Store._remove_batch
 
-    def dying(self: Store, paths: Sequence[str]) -> None:
-        if next(calls) in (3, 20, 21, 40):
+    def dying(calls: Iterator[int], self: Store, paths: Sequence[str]) -> None:
+        if next(calls) == 0:
             raise KeyboardInterrupt
         remove(self, paths)
 
-    monkeypatch.setattr(Store, "_remove_batch", dying)
-    for minute in range(4):
+    for minute, before in enumerate((3, 12, 0, 20)):
+        calls = itertools.count(-before)  # of several threads
+        monkeypatch.setattr(Store, "_remove_batch", lambda self, paths, calls=calls: dying(calls, self, paths))
         with pytest.raises(KeyboardInterrupt):
             collect(store, "test", AT_ONCE, NOW + timedelta(minutes=minute))
+    monkeypatch.setattr(Store, "_remove_batch", remove)
     collect(store, "test", AT_ONCE, NOW + timedelta(minutes=4))
     assert without_files(store) == expected
     # The first attempt to remove an artifact says when.

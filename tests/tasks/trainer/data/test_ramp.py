@@ -8,10 +8,12 @@ import pytest
 from tasks.core.errors import InputError
 from tasks.formats.tokens.order import Order
 from tasks.stages.train.stage import describe_run
+from tasks.trainer.best import End
 from tasks.trainer.config import RampConfig, TrainConfig
 from tasks.trainer.data.batches import Batches
 from tasks.trainer.logs import METRICS, read_metrics
 from tasks.trainer.loop import Trainer, TrainingStopped
+from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.parallel.fit import layout_reasons
 from tasks.trainer.parallel.replicated import check_ranks
 from tasks.trainer.place import Layout
@@ -44,7 +46,7 @@ def test_a_run_stopped_in_its_warm_up_ends_with_the_bytes_of_an_uninterrupted_on
 def test_a_trace_finds_the_steps_that_read_a_document(made: Made, tmp_path: Path) -> None:
     spec = small_spec(made, tmp_path, **SETTINGS)
     plan, batches = open_plan(spec), Batches(spec)
-    order = Order.of_run(describe_run(spec, plan))
+    order = Order.of_run(describe_run(spec, plan, End(spec.run.steps, None, "")))
     read: dict[tuple[str, int], list[int]] = {}
     for step in range(9):
         for place in batches.documents(step):
@@ -65,9 +67,10 @@ def test_every_batch_must_be_shared_equally(made: Made) -> None:
     with pytest.raises(InputError, match="2 ranks cannot share 1 microbatches"):
         check_ranks(run, 2)
     run = run.model_copy(update={"microbatch": 1})
-    assert not layout_reasons(Layout(shard=2), run, 512, 32, 1, 2)
-    assert "cannot share 2 microbatches" in "".join(layout_reasons(Layout(shard=4), run, 512, 32, 1, 4))
-    assert "leave out train.ramp" in "".join(layout_reasons(Layout(pipeline=2), run, 512, 32, 1, 2))
+    shape = ModelShape.of(run.model, 512)
+    assert not layout_reasons(Layout(shard=2), run, shape, 32, 1, 2)
+    assert "cannot share 2 microbatches" in "".join(layout_reasons(Layout(shard=4), run, shape, 32, 1, 4))
+    assert "leave out train.ramp" in "".join(layout_reasons(Layout(pipeline=2), run, shape, 32, 1, 2))
 
 
 @pytest.mark.parametrize(
