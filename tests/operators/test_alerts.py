@@ -17,6 +17,7 @@ from tasks.core.store import Store
 from tasks.run.place import AlertsPlace
 from tasks.run.recipe import find_recipe
 from tasks.trainer.monitoring.monitor import Monitor
+from tasks.trainer.place import TrainPlace, Watch
 
 TASK = SimpleNamespace(dag_id="demo.pretrain", task_id="train", run_id="r1")
 POD_LINE = "10:00:01 W [demo/checkpoint@dev] alert: stall at step 7: no step for 61 s. Look at its log."
@@ -47,7 +48,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AlertsPlace:
 
 def monitor(folder: Path) -> Monitor:
     output = Output(Store(str(folder / "store")), ArtifactId("demo/checkpoint", "dev"), "f" * 64)
-    spec = SimpleNamespace(out=str(folder), run=SimpleNamespace(steps=9), tuning=None, data_changes=())
+    place = TrainPlace(watch=Watch(plateau=False))
+    spec = SimpleNamespace(out=str(folder), run=SimpleNamespace(steps=9), tuning=None, data_changes=(), place=place)
     return Monitor(output, spec)  # type: ignore[arg-type]
 
 

@@ -140,7 +140,7 @@ def test_the_printed_commands_go_from_files_to_a_model_and_back(
     capsys.readouterr()
     assert main(trace) == 0
     step = capsys.readouterr().out
-    assert "step 0 of 2: 8 sequences" in step
+    assert re.search("step 0 of 2: [0-9]+ sequences", step)
     [text, *_] = re.findall("^    (.+)", step, re.M)
     assert main(["explain", "--recipe", "handbook", "--min-tokens", "2", text]) == 0
     assert "steps 0" in capsys.readouterr().out
