@@ -170,6 +170,7 @@ class Trainer:
         if self.ranks.rank == 0:
             self.logs = Logs.at(self.out, self.step)
             self.telemetry.started(self.out, self.step, self.replica.layout)
+            self.profile.started(self.step)
         if self.step == self.run.first_step:
             self.withheld.read_request(self.step)
         with (
@@ -183,7 +184,8 @@ class Trainer:
                 stop = gradient.stop
                 if self.guard.refused == ROLL_BACK_AFTER and not (gradient.cause and gradient.cause.of_data):
                     self._roll_back(saver)
-                if due := self._checkpoint_due():
+                due = self._checkpoint_due()
+                if due and not self._ended:
                     self.withheld.read_request(self.step)
                 if stop or due:
                     self._save(saver)
@@ -203,6 +205,7 @@ class Trainer:
         waited = time.perf_counter() - started
         if in_ranges(self.passed, step):
             gradient = self.computer.empty()
+            self.replica.loads.table = None  # those of another step
             refused: str | None = PASSED_OVER
         else:
             gradient = self.search.gradient(step, parts)

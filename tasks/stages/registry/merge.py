@@ -24,7 +24,7 @@ from tasks.stages.registry import MergeConfig
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.config import ModelConfig, OptimConfig
 from tasks.trainer.continual import STABLE
-from tasks.trainer.interchange.huggingface import names_in
+from tasks.trainer.interchange.huggingface import CONFIG, names_in
 from tasks.trainer.interchange.weights import FRAMEWORK, StoredTensor, pieces_of, renamed, tensors_in, write_file
 from tasks.trainer.model.model_file import FILE
 
@@ -42,7 +42,9 @@ def run(config: MergeConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     if "model" not in output.committed:
         with output.part("model", conserved=False) as part:
             with part.file(f"{_FOLDER}{MODEL}") as target:
-                write_mean(files, target, names_in(_shape(checkpoint)))
+                # Without a `config.json` the model has Sluice's own names (`register`).
+                rename = names_in(_shape(checkpoint)) if f"{_FOLDER}{CONFIG}" in copied else str
+                write_mean(files, target, rename)
             for path in copied:
                 with part.file(path) as target:
                     target.write(model.read(path))

@@ -145,7 +145,8 @@ def missed(dumps: Mapping[int, Mapping[str, Any]]) -> Iterator[str]:
                 f"their last one was number {last:,}" if last else "they joined none of it"
             )
         if silent:
-            yield f"ranks {_numbers(silent)} left no record, and ranks {_numbers(waiting)} wait in {what}"
+            where = "left no record on this machine"
+            yield f"ranks {_numbers(silent)} {where}, and ranks {_numbers(waiting)} wait in {what}"
         kinds = {_operation(group.last[rank]): rank for rank in waiting}
         if len(kinds) > 1:
             parts = " and ".join(f"rank {rank} {kind}" for kind, rank in kinds.items())

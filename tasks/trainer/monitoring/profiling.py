@@ -40,6 +40,12 @@ class StepProfile:
         self._profile: profile | None = None
         self._step: AbstractContextManager[Any] = contextlib.nullcontext()
 
+    def started(self, step: int) -> None:
+        """Removes the traces from a step (0-based) on, of an attempt before, which would count as the newest ones."""
+        for other, path in traces(self._run).items() if self._every else ():
+            if other >= step:
+                path.unlink(missing_ok=True)
+
     def begin(self, step: int) -> None:
         """Starts the profiler if a step (0-based) is to be profiled; called before it."""
         # In the middle, away from steps that are a multiple of something else: checkpoints, checks, figures of layers.

@@ -195,7 +195,7 @@ def _of_tensor(
     sums = layers * (5 if layout.recompute == "full" else 4) + first + last
     yield "tensor", "all_gather", m * gathers, hidden
     yield "tensor", "reduce_scatter", m * sums, hidden
-    norms = (2 * layers + last) * (m if layout.zero > 1 else 1)
+    norms = (shape.norm_vectors > 0) * (shape.layer_norms * layers + last) * (m if layout.zero > 1 else 1)
     # Summed gradients are fp32.
     yield "tensor", "all_reduce", norms, (FP32 if layout.zero == 1 and m > 1 else width) * shape.dim
     chunks = math.ceil(positions / loss_rows(layout, gpu))

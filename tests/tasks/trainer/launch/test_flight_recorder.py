@@ -60,7 +60,8 @@ def test_a_rank_without_a_record_is_named() -> None:
     (text,) = missed({rank: dump(entry(6, "completed"), entry(7, "started")) for rank in (0, 1)})
     assert (
         text
-        == "ranks 2 left no record, and ranks 0, 1 wait in all_reduce of [8] BFloat16 number 7 of the group default_pg"
+        == "ranks 2 left no record on this machine, and ranks 0, 1 wait in all_reduce of [8] BFloat16 number 7 of the "
+        "group default_pg"
     )
 
 
