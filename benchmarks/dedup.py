@@ -70,10 +70,10 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.engine import open_engine
-from tasks.core.groups import KIND, ref_to
 from tasks.core.stage import Inputs, Output, Report, part_names
 from tasks.core.store import Store
 from tasks.formats.documents.document import DOCUMENT, REJECTED, document_id, with_ids_digest
+from tasks.formats.documents.groups import KIND, ref_to
 from tasks.formats.documents.text import normalise
 from tasks.stages.consolidate import stage as consolidate
 from tasks.stages.consolidate.config import ConsolidateConfig

@@ -38,13 +38,13 @@ from tasks.core.artifact import Artifact, ArtifactFolder, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.engine import Engine
-from tasks.core.groups import ref_to
 from tasks.core.merges.range_merge import range_begin
 from tasks.core.stage import Inputs, Output, Report
 from tasks.core.store import Store
 from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup.dedup_index import BAND
 from tasks.formats.dedup.exchange import exchange, runs_of
+from tasks.formats.documents.groups import ref_to
 from tasks.stages.consolidate import resolve
 from tasks.stages.consolidate import stage as consolidate
 from tasks.stages.consolidate.config import ConsolidateConfig

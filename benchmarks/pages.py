@@ -44,12 +44,12 @@ from tasks.core.artifact import Artifact, ArtifactId, InputRef
 from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.engine import Engine, open_engine
-from tasks.core.groups import KIND, ref_to
 from tasks.core.part import POISON
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report, part_names
 from tasks.core.store import Store
 from tasks.filters.catalogue import annotator
 from tasks.formats.documents.document import DOCUMENT, REJECTED, with_ids_digest
+from tasks.formats.documents.groups import KIND, ref_to
 from tasks.formats.documents.text_index import group_name
 from tasks.stages.consolidate import stage as consolidate
 from tasks.stages.consolidate.config import ConsolidateConfig

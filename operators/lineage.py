@@ -52,7 +52,7 @@ class StageLineage:
 
 def _groups_made_with(artifact: "Artifact") -> "list[Artifact]":
     """Returns the groups of measurements that a stage has made for its artifact; others are of earlier versions."""
-    from tasks.core.groups import groups_of
+    from tasks.formats.documents.groups import groups_of
 
     groups = groups_of(artifact).values()
     return [group for group in groups if group.address.version == artifact.address.version]

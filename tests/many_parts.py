@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.config import Config
-from tasks.core.groups import groups_of
 from tasks.core.store import Store
+from tasks.formats.documents.groups import groups_of
 from tasks.stages.annotate import AnnotateConfig
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.dedup import DedupConfig, MinhashConfig

@@ -25,7 +25,7 @@ class Input:
             files is part of the fingerprint, and the stage cannot open any other file.
         members_of: kind of the artifact whose record lists the members, if the stage reads all members of a mapped
             stage.
-        group: name of the group (`tasks.core.groups`), if the stage reads one of the groups of `kind`.
+        group: name of the group (`tasks.formats.documents.groups`), if the stage reads one of the groups of `kind`.
         optional: read the input only if the recipe has the stage that makes it.
         when: dotted recipe field; an optional input is read only if this field is true, too.
         member: returns the member of `kind`, or of `members_of`, that is read, from the stage's own member and its

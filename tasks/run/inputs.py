@@ -22,11 +22,11 @@ from typing import Any
 from tasks.core.artifact import EXTERNAL, Artifact, ArtifactId, ArtifactRecord, InputRef, fingerprint
 from tasks.core.config import Config, changes, is_operation, nearest
 from tasks.core.errors import DriftError, InputError, RecipeError
-from tasks.core.groups import group_of
 from tasks.core.ledger import newest_of, versions_of
 from tasks.core.stage import Inputs
 from tasks.core.stage_spec import Input, StageSpec, variant_version
 from tasks.core.store import Store
+from tasks.formats.documents.groups import group_of
 from tasks.formats.documents.tombstones import FILES, TAKEDOWN, in_force
 from tasks.formats.hooks import Hooks
 from tasks.formats.tokens.exposure import BASE, tokenizer_of

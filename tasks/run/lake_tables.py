@@ -17,10 +17,10 @@ import pyarrow as pa
 
 from tasks.core.artifact import Artifact, ArtifactFolder, ArtifactId
 from tasks.core.config import sha256_of_json
-from tasks.core.groups import groups_of, path_of
 from tasks.core.store import Store
 from tasks.formats.dedup import dedup_index
 from tasks.formats.dedup.dedup_index import DedupIndex
+from tasks.formats.documents.groups import groups_of, path_of
 from tasks.formats.lakes.table import Head
 
 _SCORES, _FUNNEL = "scores", "funnel"

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.core.artifact import Artifact, ArtifactId
-from tasks.core.groups import group_of, group_refs, path_of
 from tasks.core.store import Store
 from tasks.core.version_index import VersionIndex
 from tasks.formats.dedup.dedup_index import DedupIndex
+from tasks.formats.documents.groups import group_of, group_refs, path_of
 from tasks.formats.web.domain import registered_domain
 from tasks.formats.web.url import identity
 from tasks.run.monthly.cycle import new_tokens

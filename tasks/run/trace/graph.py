@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from tasks.core.artifact import EXTERNAL, Artifact, ArtifactId
 from tasks.core.clients.hub import is_hub
 from tasks.core.errors import InputError
-from tasks.core.groups import group_refs
 from tasks.core.store import Store
 from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.documents.document import CONTAMINATION, MATCHES, PARAGRAPHS, REPEATS
+from tasks.formats.documents.groups import group_refs
 from tasks.formats.documents.key_index import PART_KEYS_FOLDER, URL, KeyIndex
 from tasks.formats.documents.tombstones import Tombstones, document_identity, page_term
 from tasks.formats.tokens.exposure import origin_of, origin_ref, origin_step, unrecorded
@@ -218,7 +218,7 @@ class LineageReader:
 
     @property
     def measured(self) -> dict[str, dict[str, str]]:
-        """Address and fingerprint of the group (`tasks.core.groups`) of each annotator."""
+        """Address and fingerprint of the group (`tasks.formats.documents.groups`) of each annotator."""
         attributes = self.artifacts.get("attributes")
         refs = group_refs(attributes) if attributes else {}
         return {name: {"group": ref.address, "fingerprint": ref.fingerprint} for name, ref in refs.items()}

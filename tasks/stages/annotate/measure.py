@@ -1,7 +1,7 @@
 """One pass of annotators over the documents of a part; the annotators share the splits of a text.
 
 Reads one part of `extracted`, and the columns of existing groups that the annotators read. Writes one part of every
-missing group (`tasks.core.groups`). Each is committed separately, so a killed pass resumes at the first missing one.
+missing group (`documents.groups`). Each is committed separately, so a killed pass resumes at the first missing one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,13 +13,13 @@ import pyarrow.compute as pc
 
 from tasks.core import parquet
 from tasks.core.artifact import Artifact, ArtifactFolder, PartRecord
-from tasks.core.groups import KIND, path_of
 from tasks.core.part import POISON, Part, commit_part
 from tasks.core.stage import group_by_size
 from tasks.filters.base import Annotator
 from tasks.filters.batch import DocumentBatch
 from tasks.filters.catalogue import annotator
 from tasks.formats.documents.document import check_ids_digest, ids_digest, with_ids_digest
+from tasks.formats.documents.groups import KIND, path_of
 from tasks.formats.documents.structure import without_marks
 from tasks.stages.annotate import AnnotateConfig
 

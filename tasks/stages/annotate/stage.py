@@ -1,7 +1,7 @@
 """Stage annotate: documents -> attributes, measured in one pass by the annotators whose groups are missing.
 
 Reads `extracted`, and the trained models that annotators declare. The column of an annotator is a group, an artifact of
-its own (`tasks.core.groups`): `<recipe>/measured/<annotator>@<version>`, with the part names and row order of the
+its own (`documents.groups`): `<recipe>/measured/<annotator>@<version>`, with the part names and row order of the
 documents, so that dedup and consolidate join by position. The fingerprint of a group depends on everything that affects
 it: the documents, the annotator's version and settings, and the models, files and groups that it reads. So adding an
 annotator only runs this annotator, and changing a setting only runs the annotators that depend on it.
@@ -32,13 +32,13 @@ from tasks.core.commit import commit
 from tasks.core.config import Config, changes
 from tasks.core.engine import Engine
 from tasks.core.errors import DriftError, InputError
-from tasks.core.groups import KIND, address_of, group_refs, path_of, ref_to, unchanged_groups
 from tasks.core.ledger import Ledger
 from tasks.core.part import POISON
 from tasks.core.stage import Inputs, Output, Report, total
 from tasks.filters.base import Annotator
 from tasks.filters.catalogue import annotator
 from tasks.formats.documents.external_files import DatasetFiles, model_file
+from tasks.formats.documents.groups import KIND, address_of, group_refs, path_of, ref_to, unchanged_groups
 from tasks.formats.documents.words import WORDS
 from tasks.formats.hooks import External, Hooks
 from tasks.stages.annotate import AnnotateConfig

@@ -1,6 +1,6 @@
 """Join of documents, attributes, duplicates, contamination and repeated paragraphs by position.
 
-Reads these inputs of the stage and the groups of the attributes (`tasks.core.groups`). Every read checks that the ids
+Reads these inputs of the stage and the groups of the attributes (`documents.groups`). Every read checks that the ids
 match, because with another row order documents would get the verdicts of others.
 """
 
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from tasks.core import parquet
 from tasks.core.artifact import Artifact, ArtifactFolder, ArtifactId
 from tasks.core.errors import InputError
-from tasks.core.groups import KIND, groups_of, path_of
 from tasks.core.part import POISON
 from tasks.core.store import Store
 from tasks.formats.documents.document import (
@@ -31,6 +30,7 @@ from tasks.formats.documents.document import (
     ids_digest,
     repeats_column,
 )
+from tasks.formats.documents.groups import KIND, groups_of, path_of
 from tasks.formats.documents.tombstones import Tombstones
 
 PAGED = "paged"

@@ -33,13 +33,13 @@ import pyarrow.compute as pc
 
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError, NothingNewError
-from tasks.core.groups import KIND
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.filters import UNDETERMINED
 from tasks.filters.language_values import OTHER
 from tasks.formats.dedup.exchange import Exchange
 from tasks.formats.documents import key_index
 from tasks.formats.documents.document import CONTAMINATED, DOCUMENT, REPEATED
+from tasks.formats.documents.groups import KIND
 from tasks.formats.documents.tombstones import TAKEDOWN, page_term
 from tasks.stages.consolidate import audit, duplicates_page, sums
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs, AlignedParts

@@ -29,11 +29,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tasks.core import groups
 from tasks.core.stage import Part, group_by_size
 from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup.dedup_index import BAND, BANDS, CAPTURES, TEXT, TEXTS, is_returned
 from tasks.formats.dedup.document_ids import row_ids_of
+from tasks.formats.documents import groups
 from tasks.formats.documents.document import check_ids_digest, ids_digest
 from tasks.formats.documents.text import digest128, is_prose, mix, normalise
 from tasks.stages.dedup import DedupConfig, preference

@@ -1,6 +1,6 @@
 """Stage dedup: documents -> for each document the one that it is a duplicate of, if any.
 
-Reads `extracted` (text, url, source, host, fetched_at), the group `prose_score` (tasks.core.groups) and, if it exists,
+Reads `extracted` (text, url, source, host, fetched_at), the group `prose_score` (documents.groups) and, if it exists,
 the dedup index of the previous version (`tasks.formats.dedup.dedup_index`) without the documents that are taken down.
 Writes
 
@@ -52,7 +52,6 @@ import numpy as np
 from tasks.core.artifact import Artifact, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
-from tasks.core.groups import KIND
 from tasks.core.merges.range_merge import Source
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report, total
 from tasks.formats.dedup.dedup_index import BANDS, CAPTURES, RUNS, TEXTS, DedupIndex, index_of, signatures_of
@@ -60,6 +59,7 @@ from tasks.formats.dedup.duplicates import AUDIT_FILE, DuplicateAudit
 from tasks.formats.dedup.exchange import Exchange, ReadRun, exchange, exchange_by_part, runs_of
 from tasks.formats.dedup.sorted_runs import Buckets, bucket_count
 from tasks.formats.documents.document import parts_of
+from tasks.formats.documents.groups import KIND
 from tasks.formats.documents.tombstones import tombstones_of
 from tasks.stages.dedup import DedupConfig
 from tasks.stages.dedup.audit import alarm, audit_part, draw

@@ -43,6 +43,7 @@ OPERATORS = {
 """The beginnings of the schemas of operators."""
 
 VALUES = (
+    "torch._C._distributed_c10d._dump_fr_trace",
     "torch._dynamo.config.recompile_limit",
     "torch._inductor.config._micro_pipeline_tp",
     "torch.distributed.distributed_c10d._world.pg_map",

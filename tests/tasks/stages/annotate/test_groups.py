@@ -17,13 +17,13 @@ import pytest
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import DriftError, InputError
-from tasks.core.groups import group_refs, groups_of
 from tasks.core.ledger import Ledger
 from tasks.filters import catalogue
 from tasks.filters.base import Annotator
 from tasks.filters.batch import DocumentBatch
 from tasks.filters.catalogue import annotator
 from tasks.filters.prose_score import ProseScore
+from tasks.formats.documents.groups import group_refs, groups_of
 from tasks.run.forecast import inputs_at
 from tasks.run.recipe import Recipe
 from tasks.run.result import StageResult

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tasks.core.artifact import Artifact, ArtifactId
-from tasks.core.groups import groups_of
 from tasks.core.store import Store
+from tasks.formats.documents.groups import groups_of
 from tasks.stages.annotate import AnnotateConfig
 from tasks.stages.extract.config import ExtractConfig, FileSource
 from tests.conftest import run_stage_in

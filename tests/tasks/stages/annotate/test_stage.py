@@ -8,11 +8,11 @@ import pytest
 from tasks.core.artifact import Artifact
 from tasks.core.config import canonical_json
 from tasks.core.errors import InputError
-from tasks.core.groups import groups_of
 from tasks.filters.batch import SPLITS, DocumentBatch
 from tasks.filters.catalogue import annotator
 from tasks.filters.prose_score import ProseScore
 from tasks.formats.documents.document import check_ids_digest, ids_digest
+from tasks.formats.documents.groups import groups_of
 from tasks.stages.annotate import DEFAULT, AnnotateConfig
 from tasks.stages.extract.config import ExtractConfig, FileSource
 from tests.conftest import SCATTERED

@@ -163,7 +163,7 @@ def test_old_crawl_dbs_are_removed_except_those_a_later_cycle_reads(aged, crawle
     assert not [one for one in removed if "segment" in one]  # captures are kept
     left = [path for path in store.list("asked/crawldb") if "/c2/" in path]
     beside = {path.partition("/c2/")[2].partition("/")[0] for path in left}
-    assert beside == {".artifact.json", ".manifests", ".removed.json"}
+    assert beside == {".artifact.json", ".manifests", ".removal", ".removed.json"}
     # Lineage is complete, no stage of that cycle runs again, and cycles that started from others continue.
     assert not Ledger(store).drift("asked/warc@c2")
     assert run_stage(recipe, "fetch", version="c2", member="p0", tracking=TrackingContext("", "asked")).skipped

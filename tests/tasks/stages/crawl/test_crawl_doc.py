@@ -58,7 +58,7 @@ def test_every_setting_is_documented_with_its_default(config):
 
 def test_every_query_runs_on_a_real_crawl(crawl, tmp_path):
     with Site(linked(6)) as site:
-        crawl(CrawlConfig(seeds=(site.url("/"),), allow_loopback=True, delay_s=0, partitions=2))
+        crawl(CrawlConfig(seeds=(site.url("/"),), allow_loopback=True, delay_s=0, partitions=2)).warc  # noqa: B018
     queries = re.findall(r'duckdb\.sql\("""(.*?)"""\)', TEXT, re.S)
     assert len(queries) == 5
     for folder, stage in (("segment", "fetch"), ("crawldb", "update")):

@@ -9,12 +9,12 @@ import pyarrow as pa
 from tasks.core.artifact import Artifact, ArtifactId, InputRef, fingerprint
 from tasks.core.commit import commit
 from tasks.core.config import Config
-from tasks.core.groups import KIND, groups_of, ref_to
 from tasks.core.part import POISON
 from tasks.core.stage import Output, Report, part_names
 from tasks.core.store import Store
 from tasks.filters.catalogue import annotator
 from tasks.formats.documents.document import DOCUMENT, LAYOUT, document_id, with_ids_digest
+from tasks.formats.documents.groups import KIND, groups_of, ref_to
 from tasks.formats.documents.text import digest128
 
 ANNOTATORS = ("language", "gopher_quality", "gopher_repetition", "prose_score", "pii")

@@ -12,8 +12,8 @@ import pytest
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
-from tasks.core.groups import KIND
 from tasks.core.store import Store
+from tasks.formats.documents.groups import KIND
 from tasks.stages.dedup import DedupConfig
 from tests.conftest import SCATTERED, run_stage_in
 from tests.soak import soak_but

@@ -320,7 +320,7 @@ def test_metadata_is_kept_through_all_stages_with_personal_data_masked(tmp_path:
     extracted = run_stage_in(
         tmp_path, MODULE, ExtractConfig(files=(source(tmp_path / "in", "jsonl"),), jsonl=True), kind="extracted"
     )
-    from tasks.core.groups import group_of
+    from tasks.formats.documents.groups import group_of
     from tasks.stages.annotate import AnnotateConfig
     from tasks.stages.dedup import DedupConfig
 
