@@ -54,7 +54,8 @@ from tasks.run.recipe import Recipe
 from tasks.run.runner import run_stage
 from tasks.stages.consolidate.stage import KEPT_SCHEMA
 from tasks.stages.tokens import EncodeConfig, PackConfig, TokenizerConfig
-from tasks.trainer.config import ContinualConfig, InitialSpec, ModelConfig, ReplayConfig, TrainConfig
+from tasks.trainer.config import ContinualConfig, InitialSpec, ReplayConfig, TrainConfig
+from tasks.trainer.model.config import ModelConfig
 from tests.tasks.run.monthly.simulated import a_month_passes
 from tests.tasks.stages.crawl.site import Site
 

@@ -39,9 +39,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from benchmarks.harness import keep, parser
-from tasks.trainer.config import ModelConfig, TrainConfig
+from tasks.trainer.config import TrainConfig
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.model.attention import Bounds
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.kernels import varlen
 from tasks.trainer.model.shape import LOSS_ROWS, SIZES, ModelShape
 from tasks.trainer.optim import build_optimizer, local

@@ -48,8 +48,9 @@ from tasks.stages.canary.statistics.forms import Floats
 from tasks.stages.canary.statistics.response import FORMS, Response, fit
 from tasks.stages.consolidate.stage import KEPT_SCHEMA
 from tasks.stages.tokens import EncodeConfig, PackConfig, TokenizerConfig
-from tasks.trainer.config import ModelConfig, OptimConfig, TrainSpec
+from tasks.trainer.config import OptimConfig, TrainSpec
 from tasks.trainer.launch.launcher import OnMetrics
+from tasks.trainer.model.config import ModelConfig
 
 FOLDER = STATE / "responses"
 

@@ -128,7 +128,7 @@ def bits_per_byte(name: str, by_language: Mapping[str, Mapping[str, str]], steps
     """Returns the bits per byte by language of a model trained on `steps` batches of 8 sequences of 256 tokens."""
     import torch
 
-    from tasks.trainer.config import ModelConfig
+    from tasks.trainer.model.config import ModelConfig
     from tasks.trainer.model.transformer import build
 
     to_train, measured = divided({language: by_language[language] for language in MODELLED})

@@ -38,7 +38,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.harness import RESULTS, parser, store
-from tasks.trainer.config import ModelConfig, TrainConfig
+from tasks.trainer.config import TrainConfig
 from tasks.trainer.data.batches import Batch, Loader, StepData
 from tasks.trainer.data.withheld import Withheld
 from tasks.trainer.gradient import GradientComputer
@@ -47,6 +47,7 @@ from tasks.trainer.integrity.guard import LossGuard
 from tasks.trainer.integrity.pace import SlowRanks
 from tasks.trainer.logs import Faults
 from tasks.trainer.model.attention import Kernel, sdpa_mask
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.kernels import activate_flash, flex, varlen
 from tasks.trainer.model.shape import SIZES, ModelShape, Size, attended_length, flops_per_token
 from tasks.trainer.model.transformer import initial_constant

@@ -42,9 +42,10 @@ import torch.nn.functional as F
 from benchmarks.harness import ROOT, in_turn, keep, parser, spent
 from tasks.trainer.checkpoints.disks import Disk
 from tasks.trainer.checkpoints.saving import Saver
-from tasks.trainer.config import ModelConfig, TrainConfig
+from tasks.trainer.config import TrainConfig
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.inference import Decoding
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.model.transformer import Transformer, build
 from tasks.trainer.optim import learning_rate

@@ -17,7 +17,8 @@ import torch
 
 from benchmarks.harness import keep, parser
 from benchmarks.trainer import BYTES, bytes_batch, corpus
-from tasks.trainer.config import InitConfig, ModelConfig, OptimConfig, TrainConfig
+from tasks.trainer.config import InitConfig, OptimConfig, TrainConfig
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.optim import learning_rate
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.replicated import Replicated

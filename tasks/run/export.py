@@ -43,7 +43,6 @@ from tasks.run.catalogue import MAKERS
 from tasks.run.result import Json
 from tasks.run.trace.cards import card, tuned_card
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
-from tasks.trainer.config import ModelConfig
 from tasks.trainer.interchange.address import HUB, hub_model
 from tasks.trainer.interchange.gguf_file import write_gguf
 from tasks.trainer.interchange.huggingface import (
@@ -58,6 +57,7 @@ from tasks.trainer.interchange.huggingface import (
     small_files,
 )
 from tasks.trainer.interchange.weights import TORCH_NAMES, copy_renamed, export_weights
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.model_file import Which, last_weights, step_of, weights_path
 
 _CARD = """---

@@ -32,10 +32,11 @@ from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.what_if import render, what_if
 from tasks.stages.finetune import ExamplesConfig
 from tasks.stages.tokens import PackConfig, TokenizerConfig
-from tasks.trainer.config import ModelConfig, TrainConfig
+from tasks.trainer.config import TrainConfig
 from tasks.trainer.defaults import doubts
 from tasks.trainer.interchange.huggingface import read_shape
 from tasks.trainer.model import model_file
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.parallel.start import CPU
 from tasks.trainer.planning.config import PEAKS, PlanConfig

@@ -34,7 +34,6 @@ from tasks.formats.tokens.shard import TokenFormat
 from tasks.stages.tokens.encoder import ReferenceEncoder
 from tasks.stages.tokens.token_import import check_ids, check_lossless, special_tokens
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
-from tasks.trainer.config import ModelConfig
 from tasks.trainer.interchange.chat_template import FILE as CHAT_TEMPLATE
 from tasks.trainer.interchange.huggingface import CONFIG, TOKENIZER, TOKENIZER_CONFIG
 from tasks.trainer.interchange.model_folder import (
@@ -50,6 +49,7 @@ from tasks.trainer.interchange.model_folder import (
 )
 from tasks.trainer.interchange.model_source import ModelFiles, identify, model_files
 from tasks.trainer.interchange.weights import StoredTensor, write_fp32
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.model_file import FILE, describe
 
 log = logging.getLogger("sluice.import")

@@ -72,9 +72,6 @@ def run_stage(
         check_drift(existing, resolved)
         finished = existing.record.finished
         log.info("[%s] unchanged: made from the same inputs and settings at %s", resolved.address, finished)
-        if getattr(resolved.config, "resume_from", ""):
-            text = "[%s] [train] resume_from has no effect on a complete run: go on from a milestone with [train] fork"
-            log.warning(text, resolved.address)
         clear(existing, again=True)
         return result_of(existing, resolved.address.version, skipped=True)
     candidates = artifacts_at_source(store, recipe, resolved, source_version)

@@ -17,7 +17,8 @@ such form. Weight decay per step is that of the unscaled learning rate: it would
 
 import math
 
-from tasks.trainer.config import InitConfig, ModelConfig
+from tasks.trainer.config import InitConfig
+from tasks.trainer.model.config import ModelConfig
 
 QUERY = ".wq."
 

@@ -129,7 +129,35 @@ class AdamW:
         return moments | {f"second.{name}": tensor for name, tensor in self.second.items()}
 
 
-class Muon:
+class _Around:
+    """An optimizer around another one, which counts the steps and has the divisor.
+
+    Attributes:
+        inner: the other one.
+    """
+
+    inner: "AdamW | Muon"
+
+    @property
+    def steps_taken(self) -> int:
+        """Number of steps taken, as in `AdamW`; not part of `state`."""
+        return self.inner.steps_taken
+
+    @steps_taken.setter
+    def steps_taken(self, steps: int) -> None:
+        self.inner.steps_taken = steps
+
+    @property
+    def divisor(self) -> float:
+        """What a step divides the gradients by, as in `AdamW`."""
+        return self.inner.divisor
+
+    @divisor.setter
+    def divisor(self, divisor: float) -> None:
+        self.inner.divisor = divisor
+
+
+class Muon(_Around):
     """Muon for the matrices of the layers, AdamW for the rest; the state is fp32 and sharded like the parameters.
 
     Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/) moves a matrix along the semi-orthogonal
@@ -151,34 +179,16 @@ class Muon:
     def __init__(self, params: Mapping[str, Tensor], config: OptimConfig, dtype: torch.dtype) -> None:
         self.config, self.dtype = config, dtype
         self.matrices = {name: param for name, param in params.items() if is_hidden(name, param)}
-        self.rest = AdamW({name: param for name, param in params.items() if name not in self.matrices}, config)
+        self.inner = AdamW({name: param for name, param in params.items() if name not in self.matrices}, config)
         self.momentum = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in self.matrices.items()}
         self._shared = shared_matrices({name: matrix for name, matrix in self.matrices.items() if matrix.ndim == 2})
         self._stacks = [name for name, matrix in self.matrices.items() if matrix.ndim > 2]
         """Matrices of experts: a rank has whole ones, because they are divided along their first dimension."""
 
-    @property
-    def steps_taken(self) -> int:
-        """Number of steps taken, as in `AdamW`; not part of `state`."""
-        return self.rest.steps_taken
-
-    @steps_taken.setter
-    def steps_taken(self, steps: int) -> None:
-        self.rest.steps_taken = steps
-
-    @property
-    def divisor(self) -> float:
-        """What a step divides the gradients by, as in `AdamW`."""
-        return self.rest.divisor
-
-    @divisor.setter
-    def divisor(self, divisor: float) -> None:
-        self.rest.divisor = divisor
-
     @torch.no_grad()
     def step(self, lr: float) -> None:
         """Applies the gradients in `.grad` of the parameters with learning rate `lr`."""
-        self.rest.step(lr)
+        self.inner.step(lr)
         for shared in self._shared:
             for names in shared.rounds:
                 updates = shared.orthogonalize([self._direction(name) for name in names], names, self.dtype)
@@ -202,7 +212,7 @@ class Muon:
 
     def state(self) -> dict[str, Tensor]:
         """Returns `momentum.<parameter>` of the matrices and AdamW's moments of the rest; they are not copied."""
-        return {f"momentum.{name}": tensor for name, tensor in self.momentum.items()} | self.rest.state()
+        return {f"momentum.{name}": tensor for name, tensor in self.momentum.items()} | self.inner.state()
 
 
 Slices = tuple[slice, ...]
@@ -266,12 +276,12 @@ def shared_matrices(matrices: Mapping[str, Tensor]) -> list[SharedMatrices]:
     """Returns matrices by the ranks that share them; whole ones have only this rank."""
     groups: dict[tuple[int, ...], dict[str, Sequence[Slices]]] = {}
     for name, matrix in matrices.items():
-        parts = _parts_of(matrix) if hasattr(matrix, "placements") else {0: _whole(matrix.shape)}
+        parts = _slices_of(matrix) if hasattr(matrix, "placements") else {0: _whole(matrix.shape)}
         groups.setdefault(tuple(sorted(parts)), {})[name] = [parts[rank] for rank in sorted(parts)]
     return [SharedMatrices(parts, ranks) for ranks, parts in groups.items()]
 
 
-def _parts_of(matrix: Tensor) -> dict[int, Slices]:
+def _slices_of(matrix: Tensor) -> dict[int, Slices]:
     """Returns the parts of a DTensor by rank, without those of other replicas."""
     from torch.distributed.tensor import DTensor  # imports torch._dynamo: 1.5 CPU-seconds
     from torch.distributed.tensor._utils import _compute_local_shape_and_global_offset
@@ -299,7 +309,7 @@ def _numel(part: Slices) -> int:
     return math.prod(rows.stop - rows.start for rows in part)
 
 
-class Averaged:
+class Averaged(_Around):
     """An optimizer that also keeps the mean of the parameters after its steps (`[train.ema]`).
 
     The mean is a part of its state: fp32, sharded like the parameters, in every checkpoint, readable in any layout.
@@ -315,38 +325,20 @@ class Averaged:
     """
 
     def __init__(self, optimizer: AdamW | Muon, params: Mapping[str, Tensor], config: EmaConfig) -> None:
-        self.optimizer, self.params, self.keep = optimizer, dict(params), config.keep
+        self.inner, self.params, self.keep = optimizer, dict(params), config.keep
         self.mean = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in self.params.items()}
-
-    @property
-    def steps_taken(self) -> int:
-        """Number of steps taken, as in `AdamW`; not part of `state`."""
-        return self.optimizer.steps_taken
-
-    @steps_taken.setter
-    def steps_taken(self, steps: int) -> None:
-        self.optimizer.steps_taken = steps
-
-    @property
-    def divisor(self) -> float:
-        """What a step divides the gradients by, as in `AdamW`."""
-        return self.optimizer.divisor
-
-    @divisor.setter
-    def divisor(self, divisor: float) -> None:
-        self.optimizer.divisor = divisor
 
     @torch.no_grad()
     def step(self, lr: float) -> None:
         """Takes a step of the optimizer with learning rate `lr`, and adds its weights to the mean."""
-        self.optimizer.step(lr)
+        self.inner.step(lr)
         added = max(1 - self.keep, 1 / self.steps_taken)
         for name, param in self.params.items():
             local(self.mean[name]).lerp_(local(param).float(), added)
 
     def state(self) -> dict[str, Tensor]:
         """Returns the state of the optimizer and `ema.<parameter>`; the tensors are not copied."""
-        return self.optimizer.state() | {f"{EMA}{name}": tensor for name, tensor in self.mean.items()}
+        return self.inner.state() | {f"{EMA}{name}": tensor for name, tensor in self.mean.items()}
 
 
 def build_optimizer(params: Mapping[str, Tensor], run: TrainConfig) -> Optimizer:
@@ -444,6 +436,15 @@ def orthogonalize(matrix: Tensor, dtype: torch.dtype) -> Tensor:
         x = add(x, add(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     result: Tensor = x.mT if is_tall else x
     return result.float()
+
+
+def parts_of(parameter: Tensor) -> int:
+    """Returns the number of parts into which a DTensor is divided, each on one rank or more; 1 for any other tensor."""
+    if not hasattr(parameter, "placements"):
+        return 1
+    mesh = parameter.device_mesh  # type: ignore[attr-defined]
+    places = enumerate(parameter.placements)
+    return math.prod(mesh.size(dim) for dim, place in places if not place.is_replicate())
 
 
 def local(tensor: Tensor) -> Tensor:

@@ -8,7 +8,8 @@ import pytest
 from tasks.core.artifact import Artifact, ArtifactId, InputRef
 from tasks.core.commit import adopt
 from tasks.core.store import Store
-from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
+from tasks.trainer.config import OptimConfig, TrainConfig
+from tasks.trainer.model.config import ModelConfig
 from tests.conftest import run_stage_in
 from tests.corpora import corpus
 from tests.plugins.conftest import HOSTILE

@@ -69,6 +69,8 @@ def _run(options: argparse.Namespace) -> None:
     tracking = TrackingContext(server_of(recipe.place), recipe.name, parent)
     result = run_stage(recipe, options.stage, **run, on_dask=options.dask, tracking=tracking)
     print(json.dumps(result.to_json()))
+    if options.stage == "train" and options.resume_from and result.skipped:
+        print("--resume-from has no effect on a complete run: go on with [train] fork", file=sys.stderr)
     if options.stage == "takedown" and recipe.place.lake:
         from tasks.run.lake import take_down_in_lake
         from tasks.run.runner import open_store

@@ -29,8 +29,9 @@ from tasks.core.config import (
 from tasks.core.stage_spec import MOST_MEMBERS, Input, PreviousInput, StageSpec
 from tasks.formats.tokens.components import Alpha
 from tasks.formats.tokens.mixture import check_weights
-from tasks.trainer.config import AnnealConfig, ModelConfig, OptimConfig, ReplayConfig, TrainConfig, with_default_lr
+from tasks.trainer.config import AnnealConfig, OptimConfig, ReplayConfig, TrainConfig, with_default_lr
 from tasks.trainer.evaluation.config import TaskConfig
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.planning.config import PEAKS
 
 AGAIN = 1_000_000

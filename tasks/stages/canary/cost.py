@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tasks.core.errors import RecipeError
 from tasks.stages.canary import CanaryConfig
-from tasks.trainer.config import ModelConfig
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.shape import ModelShape, flops_per_token
 from tasks.trainer.planning.config import PEAKS
 

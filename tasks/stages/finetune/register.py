@@ -16,9 +16,9 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.tokens.exposure import origin_refs, source_files
 from tasks.stages.finetune import COMPARISON, TunedConfig
-from tasks.trainer.config import ModelConfig
 from tasks.trainer.interchange.huggingface import names_in, small_files
 from tasks.trainer.interchange.weights import WEIGHTS, copy_renamed
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.model_file import last_weights
 
 VERSION = 2

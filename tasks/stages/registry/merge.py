@@ -22,10 +22,11 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.stages.registry import MergeConfig
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
-from tasks.trainer.config import ModelConfig, OptimConfig
+from tasks.trainer.config import OptimConfig
 from tasks.trainer.continual import STABLE
 from tasks.trainer.interchange.huggingface import CONFIG, names_in
 from tasks.trainer.interchange.weights import FRAMEWORK, StoredTensor, pieces_of, renamed, tensors_in, write_file
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.model_file import FILE
 
 VERSION = 1

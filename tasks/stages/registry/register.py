@@ -17,9 +17,9 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.exposure import origin_ref
 from tasks.stages.registry import RegisterConfig
-from tasks.trainer.config import ModelConfig
 from tasks.trainer.interchange.huggingface import TOKENIZER, names_in, small_files
 from tasks.trainer.interchange.weights import copy_renamed
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.model_file import weights_path
 
 VERSION = 2

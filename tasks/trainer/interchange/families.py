@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tasks.core.errors import InputError
-from tasks.trainer.config import ExpertsConfig, ModelConfig
+from tasks.trainer.model.config import ExpertsConfig, ModelConfig
 
 OTHER_MODEL = "import a model without it: no setting of Sluice's decoder computes the same"
 QWEN3_HEAD = 128

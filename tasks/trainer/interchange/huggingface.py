@@ -21,10 +21,10 @@ from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
 from tasks.core.errors import InputError
-from tasks.trainer.config import ModelConfig
 from tasks.trainer.interchange import families
 from tasks.trainer.interchange.chat_template import FILE as CHAT_TEMPLATE
 from tasks.trainer.interchange.chat_template import JINJA, stated_template
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.shape import ModelShape
 
 CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenizer_config.json"

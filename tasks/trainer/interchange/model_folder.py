@@ -17,7 +17,6 @@ from pydantic import ValidationError
 from tokenizers import Tokenizer
 
 from tasks.core.errors import InputError
-from tasks.trainer.config import ModelConfig
 from tasks.trainer.interchange.chat_template import FILE as CHAT_TEMPLATE
 from tasks.trainer.interchange.chat_template import stated_template
 from tasks.trainer.interchange.families import ARCHITECTURES, OTHER_MODEL, UnsupportedError, settings_of
@@ -40,6 +39,7 @@ from tasks.trainer.interchange.weights import (
     renamed,
     tensors_in,
 )
+from tasks.trainer.model.config import ModelConfig
 
 SOURCE_FILES = (
     *(CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG, CHAT_TEMPLATE),

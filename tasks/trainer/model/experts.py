@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tasks.trainer.config import ExpertsConfig, ModelConfig
+from tasks.trainer.model.config import ExpertsConfig, ModelConfig
 
 ALPHA = 1.702
 """Of the gated unit of gpt-oss, as in the sigmoid approximation of GELU."""

@@ -17,9 +17,10 @@ from tasks.core.errors import InputError
 from tasks.formats.tokens.exposure import tokenizer_of
 from tasks.formats.tokens.shard import TokenFormat
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
-from tasks.trainer.config import InitialSpec, ModelConfig, TrainConfig
+from tasks.trainer.config import InitialSpec, TrainConfig
 from tasks.trainer.interchange.huggingface import STOP, names_in
 from tasks.trainer.interchange.weights import check_finite, renamed, tensors_in
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.shape import ModelShape
 
 if TYPE_CHECKING:

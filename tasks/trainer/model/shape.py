@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tasks.trainer.config import ModelConfig
+from tasks.trainer.model.config import ModelConfig
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

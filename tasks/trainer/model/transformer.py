@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tasks.trainer.config import STANDARD, InitConfig, Llama3Rope, ModelConfig, YarnRope
+from tasks.trainer.config import STANDARD, InitConfig
 from tasks.trainer.model.attention import (
     Attend,
     Bounds,
@@ -25,6 +25,7 @@ from tasks.trainer.model.attention import (
     sdpa_mask,
     soft_capped,
 )
+from tasks.trainer.model.config import Llama3Rope, ModelConfig, YarnRope
 from tasks.trainer.model.experts import Mixture
 from tasks.trainer.model.loss import ZLoss, count_labels, head_cross_entropy, loss_of_rows
 from tasks.trainer.mup import deviation_share

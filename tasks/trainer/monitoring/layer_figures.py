@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from tasks.trainer.data.batches import Batch
-from tasks.trainer.optim import local
+from tasks.trainer.optim import local, parts_of
 from tasks.trainer.parallel.replica import Replica
 
 NEAR_ZERO = 0.01
@@ -99,7 +99,7 @@ class LayerFigures:
         for chunk in self._replica.chunks:
             for name, parameter in chunk.named_parameters():
                 if parameter.requires_grad:
-                    yield name, parameter, self._names.index(layer_of(name)), _parts_of(parameter) / ranks
+                    yield name, parameter, self._names.index(layer_of(name)), parts_of(parameter) / ranks
 
     def _measure_activations(self, part: Batch, values: Tensor, largest: Tensor) -> None:
         """Adds the sums and maxima of a forward pass of a microbatch."""
@@ -160,15 +160,6 @@ def _square(tensor: Tensor) -> Tensor:
     """Returns the sum of the squares of a tensor, float64 scalar."""
     square: Tensor = torch.linalg.vector_norm(tensor.detach(), dtype=torch.float64).square()
     return square
-
-
-def _parts_of(parameter: Tensor) -> int:
-    """Returns the number of parts of a DTensor that are on different ranks; 1 for any other tensor."""
-    if not hasattr(parameter, "placements"):
-        return 1
-    mesh = parameter.device_mesh  # type: ignore[attr-defined]
-    places = enumerate(parameter.placements)
-    return math.prod(mesh.size(dim) for dim, place in places if not place.is_replicate())
 
 
 @contextmanager

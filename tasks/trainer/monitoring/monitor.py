@@ -174,6 +174,8 @@ class AlertDetector:
 
     def profiled(self, step: int, exposed: float) -> Iterator[Alert]:
         """Processes the share of a profiled step that waited for communication alone; yields the alert it raises."""
+        if step < self.first_step:  # of an earlier start, which has raised it
+            return
         if exposed <= self._exposed:
             self.open.pop("communication", None)
             return

@@ -28,18 +28,19 @@ class ProfiledSteps:
     """
 
     def __init__(self, run: Path) -> None:
-        self._run, self._seen = run, -1
+        self._run, self._seen = run, dict[int, int]()
         self.figures: dict[int, StepFigures] = {}
         """Figures by step, of the traces that were there since the stage began."""
 
     def new(self) -> Iterator[tuple[int, StepFigures]]:
         """Yields the figures of the traces since the last call; one that cannot be read is a warning."""
         for step, path in traces(self._run).items():
-            if step <= self._seen:
-                continue
-            self._seen = step
             try:
-                if path.stat().st_size > MOST_BYTES:
+                stat = path.stat()
+                if self._seen.get(step) == stat.st_mtime_ns:  # a run that went back writes another one
+                    continue
+                self._seen[step] = stat.st_mtime_ns
+                if stat.st_size > MOST_BYTES:
                     log.warning("%s has more than %d MiB and is not read", path, MOST_BYTES >> 20)
                     continue
                 self.figures[step] = figures_of(read_trace(path))

@@ -22,7 +22,7 @@ from tasks.trainer.data.batches import Batch
 from tasks.trainer.integrity.pace import Stopwatch
 from tasks.trainer.model.experts import Loads, choice_biases
 from tasks.trainer.model.shape import ModelShape
-from tasks.trainer.optim import build_optimizer, local, sum_of_squares
+from tasks.trainer.optim import build_optimizer, local, parts_of, sum_of_squares
 from tasks.trainer.parallel.apply import shards_of
 from tasks.trainer.parallel.fit import check_fit, layout_warnings
 from tasks.trainer.parallel.fsdp import accumulate, install_fingerprint
@@ -90,7 +90,7 @@ class Sharded(ShardedState):
         self.peers = next(group for group in self.mesh.ranks_along("replicate", "shard") if ranks.rank in group)
         if layout.expert > 1:  # a rank also computes rows of others, so that another one cannot compute its share alone
             self.peers = [ranks.rank]
-        parts = [_parts_of(parameter) for parameter in self.parameters.values()]
+        parts = [parts_of(parameter) for parameter in self.parameters.values()]
         self._parts = torch.tensor(parts, dtype=torch.float64, device=self.mesh.device)
         self._stopwatch = Stopwatch(self.mesh.device)
         self.hashes, self.seconds, self.timed = list[list[float]](), list[float](), "fixed matrix product"
@@ -201,9 +201,3 @@ def _log_memory(needs: Mapping[str, int]) -> None:
     """Logs the result of `memory_per_rank`."""
     parts = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in needs.items())
     log.info("a rank needs about %.2f GiB (%s)", sum(needs.values()) / 2**30, parts)
-
-
-def _parts_of(parameter: DTensor) -> int:
-    """Returns the number of parts into which a parameter is divided; each is on one rank or more."""
-    mesh = parameter.device_mesh
-    return math.prod(mesh.size(dim) for dim, place in enumerate(parameter.placements) if not place.is_replicate())

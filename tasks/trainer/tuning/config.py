@@ -8,8 +8,9 @@ from pydantic import Field, field_validator, model_validator
 
 from tasks.core.config import OPERATION, Config
 from tasks.core.errors import RecipeError
-from tasks.trainer.config import LoraConfig, ModelConfig, OptimConfig, TrainConfig, TuningSpec
+from tasks.trainer.config import LoraConfig, OptimConfig, TrainConfig, TuningSpec
 from tasks.trainer.interchange.address import check_model_name
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.place import Layout
 
 _BASE = re.compile(r"[a-z][a-z0-9_-]*/(checkpoint|finetuned)@[A-Za-z0-9][A-Za-z0-9._-]*")

@@ -18,8 +18,9 @@ from safetensors.torch import load
 from torch import Tensor, nn
 
 from tasks.trainer.checkpoints.checkpoint import StoredTensor, tensors_in, write_whole
-from tasks.trainer.config import LoraConfig, ModelConfig, TrainSpec, TuningSpec
+from tasks.trainer.config import LoraConfig, TrainSpec, TuningSpec
 from tasks.trainer.model.attention import Bounds
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.model.model_file import load_initial
 from tasks.trainer.model.transformer import Transformer, initial_weight

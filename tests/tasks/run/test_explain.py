@@ -19,7 +19,8 @@ from tasks.run.trace.text import render_explanation
 from tasks.stages.spans import SpansConfig
 from tasks.stages.tokens import PackConfig
 from tasks.stages.tokens.bpe import load
-from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
+from tasks.trainer.config import OptimConfig, TrainConfig
+from tasks.trainer.model.config import ModelConfig
 from tests.conftest import run_stage_in
 from tests.corpora import Made, corpus, tokens_in
 

@@ -24,9 +24,9 @@ from tasks.run.trace.cards import card
 from tasks.run.trace.text import render
 from tasks.run.trace.trace import trace
 from tasks.stages.tokens import EncodeConfig, PackConfig
-from tasks.trainer.config import ModelConfig
 from tasks.trainer.evaluation.config import EvaluateConfig
 from tasks.trainer.interchange.model_folder import read_model
+from tasks.trainer.model.config import ModelConfig
 from tests.conftest import run_stage_in
 from tests.corpora import corpus, documents_in
 from tests.taken_down import take_down

@@ -17,7 +17,8 @@ from tasks.formats.tokens.shard import ShardSet
 from tasks.run.trace.text import render
 from tasks.run.trace.trace import trace, trace_domain, trace_step
 from tasks.stages.tokens import EncodeConfig, PackConfig
-from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
+from tasks.trainer.config import OptimConfig, TrainConfig
+from tasks.trainer.model.config import ModelConfig
 from tests.conftest import run_stage_in
 from tests.corpora import Made, by_hand, corpus, documents_in, kept_document, tokens_in
 from tests.s3_server import S3Server

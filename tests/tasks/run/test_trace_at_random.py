@@ -11,8 +11,9 @@ from tasks.core.stage import Inputs
 from tasks.core.store import Store
 from tasks.run.trace.trace import trace
 from tasks.stages.tokens.bpe import load
-from tasks.trainer.config import AnnealConfig, ModelConfig, OptimConfig, ReplayConfig, TrainConfig
+from tasks.trainer.config import AnnealConfig, OptimConfig, ReplayConfig, TrainConfig
 from tasks.trainer.data.batches import Batches
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.spec import make_spec
 from tests.conftest import run_stage_in
 from tests.corpora import Made, corpus, tokens_in

@@ -8,8 +8,9 @@ import torch
 from tasks.core.store import Store
 from tasks.run.trace.text import render
 from tasks.run.trace.trace import trace
-from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig, TrainSpec
+from tasks.trainer.config import OptimConfig, TrainConfig, TrainSpec
 from tasks.trainer.loop import Trainer
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.parallel.ranks import Ranks
 from tests.conftest import run_stage_in
 from tests.corpora import corpus, documents_in, tokens_in

@@ -9,7 +9,8 @@ from torch import Tensor
 from tasks.core.digest import sha256_of_file
 from tasks.core.stage import Inputs
 from tasks.trainer.checkpoints import checkpoint
-from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig, TrainSpec
+from tasks.trainer.config import OptimConfig, TrainConfig, TrainSpec
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.spec import make_spec
 from tests.corpora import Made
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.trainer.config import ModelConfig, YarnRope
 from tasks.trainer.inference import Decoding, Sampling, continuation
+from tasks.trainer.model.config import ModelConfig, YarnRope
 from tasks.trainer.model.transformer import Transformer, build
 
 EOS, VOCABULARY, CONTEXT = 0, 50, 24

@@ -3,8 +3,9 @@
 import pytest
 
 from tasks.run.recipe import Recipe, find_recipe
-from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
+from tasks.trainer.config import OptimConfig, TrainConfig
 from tasks.trainer.defaults import RECIPE, default_batch, doubts, origins
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.shape import SIZES, ModelShape
 from tasks.trainer.sizes import DEFAULTS
 

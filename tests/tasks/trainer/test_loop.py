@@ -12,10 +12,11 @@ from safetensors.torch import save_file
 
 from tasks.core.errors import InputError, StoreError
 from tasks.trainer.checkpoints import checkpoint
-from tasks.trainer.config import ExpertsConfig, ModelConfig, TrainSpec
+from tasks.trainer.config import TrainSpec
 from tasks.trainer.integrity.guard import MAX_REFUSED, WINDOW
 from tasks.trainer.logs import DETERMINISTIC, FAULTS, METRICS, SKIPPED, MetricsTail, read_metrics
 from tasks.trainer.loop import Trainer, TrainingStopped
+from tasks.trainer.model.config import ExpertsConfig, ModelConfig
 from tasks.trainer.parallel import replicated
 from tasks.trainer.parallel.ranks import Ranks, tree_sum
 from tests.corpora import Made

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.trainer.config import InitConfig, ModelConfig, OptimConfig, TrainConfig
+from tasks.trainer.config import InitConfig, OptimConfig, TrainConfig
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.transformer import initial_weight
 from tasks.trainer.mup import rate_share
 from tasks.trainer.optim import AdamW

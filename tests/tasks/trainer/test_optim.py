@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from tasks.core.config import canonical_json
-from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
+from tasks.trainer.config import OptimConfig, TrainConfig
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.transformer import Transformer, build
 from tasks.trainer.optim import (
     UPDATE_RMS,

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.fake_ranks import LLAMA_405B
-from tasks.trainer.config import ModelConfig, TrainConfig
+from tasks.trainer.config import TrainConfig
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.shape import SIZES, ModelShape
 from tasks.trainer.parallel.fit import layout_reasons, layout_warnings, memory_per_rank
 from tasks.trainer.parallel.start import default_layout

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from benchmarks.fake_ranks import LLAMA_405B
-from tasks.trainer.config import ModelConfig, TrainConfig
+from tasks.trainer.config import TrainConfig
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.shape import SIZES, ModelShape
 from tasks.trainer.parallel.fit import layers_in_flight, memory_of_rank
 from tasks.trainer.place import Layout

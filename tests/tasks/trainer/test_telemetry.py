@@ -7,8 +7,9 @@ import pynvml
 import pytest
 import torch
 
-from tasks.trainer.config import ModelConfig, TrainConfig
+from tasks.trainer.config import TrainConfig
 from tasks.trainer.logs import read_starts
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.shape import ModelShape, flops_per_token
 from tasks.trainer.model.transformer import build
 from tasks.trainer.parallel.ranks import Ranks

@@ -21,13 +21,14 @@ from tasks.core.store import Store
 from tasks.formats.tokens import marks
 from tasks.stages.canary import CanaryConfig
 from tasks.stages.canary.registration import external
-from tasks.trainer.config import ModelConfig, OptimConfig
+from tasks.trainer.config import OptimConfig
 from tasks.trainer.evaluation import items
 from tasks.trainer.evaluation.config import TaskConfig
 from tasks.trainer.evaluation.scoring import score_task
 from tasks.trainer.inference import Scorer
 from tasks.trainer.integrity.guard import LossGuard
 from tasks.trainer.loop import Trainer
+from tasks.trainer.model.config import ModelConfig
 from tests.conftest import run_stage_in
 from tests.corpora import Made, tokens_in
 from tests.taken_down import take_down

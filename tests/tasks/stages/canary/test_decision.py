@@ -16,7 +16,7 @@ from tasks.core.store import Store
 from tasks.stages.canary import BudgetConfig, CanaryConfig
 from tasks.stages.canary.cost import CycleCost
 from tasks.stages.canary.decision import Decision
-from tasks.trainer.config import ModelConfig
+from tasks.trainer.model.config import ModelConfig
 from tests.decisions import commit_decision, decision
 
 

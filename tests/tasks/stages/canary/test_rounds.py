@@ -13,7 +13,7 @@ from tasks.stages.canary.cost import CycleCost
 from tasks.stages.canary.design import Region, Space, candidates, d_optimal, features
 from tasks.stages.canary.report import figure, markdown
 from tasks.stages.canary.statistics.screening import Screening
-from tasks.trainer.config import ModelConfig
+from tasks.trainer.model.config import ModelConfig
 
 CONFIG = CanaryConfig(
     anchors=("uniform",), arms=4, rounds=3, confirmations=3, forms=("log-linear",), guard_share=10, max_kl=5

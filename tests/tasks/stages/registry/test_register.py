@@ -12,7 +12,7 @@ from tasks.core.config import Config
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.stages.registry import RegisterConfig
-from tasks.trainer.config import ExpertsConfig, ModelConfig
+from tasks.trainer.model.config import ExpertsConfig, ModelConfig
 from tasks.trainer.model.model_file import load_model
 from tasks.trainer.model.transformer import build
 from tests.conftest import run_stage_in

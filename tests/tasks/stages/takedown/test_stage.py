@@ -23,7 +23,8 @@ from tasks.formats.tokens.marks import covered_entries
 from tasks.run.recipe import find_recipe
 from tasks.run.trace.audit import audit
 from tasks.stages.takedown import TakedownConfig
-from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
+from tasks.trainer.config import OptimConfig, TrainConfig
+from tasks.trainer.model.config import ModelConfig
 from tests.conftest import run_stage_in
 from tests.corpora import corpus, documents_in, kept_document, tokens_in
 from tests.taken_down import take_down

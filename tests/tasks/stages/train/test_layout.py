@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from tasks.core.artifact import Artifact
 from tasks.core.errors import RecipeError
 from tasks.trainer.checkpoints import checkpoint
-from tasks.trainer.config import ModelConfig
 from tasks.trainer.model import model_file
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.place import Layout, TrainPlace
 from tests.conftest import run_stage_in
 from tests.corpora import Made

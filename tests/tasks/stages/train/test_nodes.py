@@ -18,8 +18,8 @@ from tasks.core.store import Store
 from tasks.run.recipe import Recipe
 from tasks.trainer.checkpoints.copies import FOLDER
 from tasks.trainer.checkpoints.locations import CopySource
-from tasks.trainer.config import ModelConfig
 from tasks.trainer.logs import read_starts
+from tasks.trainer.model.config import ModelConfig
 from tests.corpora import Made
 from tests.tasks.trainer.gangs import contents, recipe_of, store_with, trained_in
 from tests.tasks.trainer.nodes import StageNode, run_stages

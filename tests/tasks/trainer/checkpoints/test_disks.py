@@ -9,9 +9,10 @@ import torch
 from safetensors.torch import load_file
 
 from tasks.trainer.checkpoints import checkpoint
-from tasks.trainer.config import CopySpec, ModelConfig, TrainSpec
+from tasks.trainer.config import CopySpec, TrainSpec
 from tasks.trainer.logs import METRICS, read_metrics
 from tasks.trainer.loop import Trainer
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.place import Layout
 from tests.corpora import Made
 from tests.tasks.trainer.nodes import STOPPED, merged, specs, train

@@ -19,12 +19,13 @@ from tasks.formats.tokens import marks
 from tasks.formats.tokens.shard import ShardSet
 from tasks.stages.canary import CanaryConfig
 from tasks.stages.canary import run as canary
-from tasks.trainer.config import AnnealConfig, ModelConfig, OptimConfig, TrainSpec
+from tasks.trainer.config import AnnealConfig, OptimConfig, TrainSpec
 from tasks.trainer.data.batches import Batches
 from tasks.trainer.data.heldout import heldout_documents
 from tasks.trainer.integrity.guard import ROLL_BACK_AFTER
 from tasks.trainer.logs import DETERMINISTIC, FAULTS, METRICS, SKIPPED, read_metrics
 from tasks.trainer.loop import Trainer, TrainingStopped
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.spec import make_spec
 from tests.corpora import WORDS, Made, kept_document, tokens_in
 from tests.tasks.trainer.faulty import poison

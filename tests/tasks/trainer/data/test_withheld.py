@@ -14,7 +14,7 @@ from tasks.formats.tokens import marks
 from tasks.formats.tokens.marks import Mark
 from tasks.formats.tokens.plan import Slices
 from tasks.trainer.checkpoints import checkpoint
-from tasks.trainer.config import ModelConfig, TrainSpec
+from tasks.trainer.config import TrainSpec
 from tasks.trainer.data.batches import Batches
 from tasks.trainer.data.notice import REQUEST
 from tasks.trainer.data.withheld import SliceLoss, Withheld
@@ -29,6 +29,7 @@ from tasks.trainer.integrity.poison import (
 )
 from tasks.trainer.logs import FAULTS, METRICS, SKIPPED, read_metrics
 from tasks.trainer.loop import Trainer, TrainingStopped
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.place import Layout, TrainPlace
 from tests.corpora import Made, corpus, tokens_in

@@ -13,9 +13,9 @@ from tasks.core.errors import InputError
 from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardEntry, ShardSet, TokenFormat, shard_name, write_shard
 from tasks.stages.evaluate.stage import unigram_bits
 from tasks.stages.tokens import EncodeConfig, TokenizerConfig
-from tasks.trainer.config import ModelConfig
 from tasks.trainer.data.heldout import HeldoutDocument, evaluation_windows, heldout_documents
 from tasks.trainer.evaluation.bpb import document_bits
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.transformer import Transformer, build
 from tests.conftest import run_stage_in
 from tests.corpora import Made, corpus, documents_in

@@ -16,7 +16,7 @@ import torch
 
 from tasks.core.errors import TransientError
 from tasks.formats.tokens import marks
-from tasks.trainer.config import ModelConfig, TrainSpec
+from tasks.trainer.config import TrainSpec
 from tasks.trainer.gradient import Gradient
 from tasks.trainer.integrity import pace
 from tasks.trainer.integrity.corruption import (
@@ -30,6 +30,7 @@ from tasks.trainer.integrity.guard import LossGuard
 from tasks.trainer.integrity.pace import RECENT, Pace
 from tasks.trainer.launch import failure
 from tasks.trainer.logs import FAULTS, METRICS, SKIPPED, read_metrics
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.replica import hash_of, minority
 from tasks.trainer.place import Layout, TrainPlace

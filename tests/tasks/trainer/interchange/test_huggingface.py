@@ -14,11 +14,11 @@ from tasks.core.errors import InputError
 from tasks.formats.tokens.pieces import IN_LLAMA_CPP
 from tasks.stages.tokens import TokenizerConfig
 from tasks.stages.tokens.bpe import train
-from tasks.trainer.config import ModelConfig
 from tasks.trainer.inference import Sampling, continuation
 from tasks.trainer.interchange.gguf_file import pairwise, pre_tokenizer_name, write_gguf
 from tasks.trainer.interchange.huggingface import llama_config, names_in, small_files
 from tasks.trainer.interchange.weights import copy_renamed
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.transformer import Transformer, build
 from tests.corpora import Made
 from tests.late import transformers

@@ -13,12 +13,13 @@ from tokenizers import Tokenizer
 from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
 from tasks.formats.tokens.shard import TokenFormat
-from tasks.trainer.config import InitialSpec, ModelConfig
+from tasks.trainer.config import InitialSpec
 from tasks.trainer.inference import Sampling, continuation
 from tasks.trainer.interchange import weights as weights_module
 from tasks.trainer.interchange.huggingface import names_in, small_files
 from tasks.trainer.interchange.model_folder import read_model, read_origin, read_tensors, tensor_shapes
 from tasks.trainer.interchange.weights import INDEX, SHARD_BYTES, TORCH_NAMES, StoredTensor, export_weights, write_fp32
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.model.model_file import describe, load_initial, load_model
 from tasks.trainer.model.shape import ModelShape

@@ -25,13 +25,13 @@ from tasks.run.runner import join_stage, run_stage
 from tasks.run.shell import main
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.copies import FOLDER
-from tasks.trainer.config import ModelConfig
 from tasks.trainer.launch import gang_agent, launcher
 from tasks.trainer.launch.gang import ADDRESS, NODE, NODES, NPROC, PORT, Gang, node_of, nproc_of
 from tasks.trainer.launch.gang_agent import decisive_code
 from tasks.trainer.launch.launcher import explain, train_local, training_command
 from tasks.trainer.logs import METRICS, read_metrics, read_starts
 from tasks.trainer.loop import Trainer
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.place import Layout, PreemptionNotice, TrainPlace
 from tests.corpora import Made
 from tests.s3_server import S3Server

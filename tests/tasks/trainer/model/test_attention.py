@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn import attention as attention_module
 
 from tasks.core.errors import InputError
-from tasks.trainer.config import ModelConfig
 from tasks.trainer.model.attention import (
     MIN_DOCUMENTS,
     PLAIN,
@@ -20,6 +19,7 @@ from tasks.trainer.model.attention import (
     document_mask,
     sdpa_mask,
 )
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.kernels import BLOCK, block_mask, flex, varlen
 from tasks.trainer.model.transformer import build
 from tasks.trainer.parallel import compilation

@@ -3,8 +3,9 @@
 import torch
 import torch.nn.functional as F
 
-from tasks.trainer.config import ExpertsConfig, ModelConfig, OptimConfig, TrainConfig
+from tasks.trainer.config import OptimConfig, TrainConfig
 from tasks.trainer.interchange.huggingface import llama_config, llama_name
+from tasks.trainer.model.config import ExpertsConfig, ModelConfig
 from tasks.trainer.model.experts import DEAD, LOAD, Loads, Mixture, grouped_product
 from tasks.trainer.model.transformer import Transformer, build
 from tasks.trainer.optim import build_optimizer, orthogonalize

@@ -21,10 +21,11 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.core.store import Store
 from tasks.formats.tokens.plan import Plan
 from tasks.stages.tokens import PackConfig
-from tasks.trainer.config import ExpertsConfig, InitConfig, LinearRope, ModelConfig, TrainConfig, TrainSpec
+from tasks.trainer.config import InitConfig, TrainConfig, TrainSpec
 from tasks.trainer.logs import METRICS, read_metrics
 from tasks.trainer.loop import Trainer, TrainingStopped
 from tasks.trainer.model import model_file, transformer
+from tasks.trainer.model.config import ExpertsConfig, LinearRope, ModelConfig
 from tasks.trainer.model.model_file import changed_settings
 from tasks.trainer.model.transformer import Transformer, build, initial_constant, initial_weight
 from tasks.trainer.parallel import sharded_state

@@ -13,8 +13,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from tasks.core.errors import InputError
-from tasks.trainer.config import ExpertsConfig, ModelConfig
 from tasks.trainer.interchange.huggingface import shape_of
+from tasks.trainer.model.config import ExpertsConfig, ModelConfig
 from tasks.trainer.model.shape import SIZES, ModelShape, attended_length, flops_per_token
 from tasks.trainer.model.transformer import build
 from tasks.trainer.planning.config import peak_flops

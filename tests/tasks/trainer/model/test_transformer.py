@@ -8,8 +8,9 @@ import torch.nn.functional as F
 
 from tasks.core.config import canonical_json, parse
 from tasks.core.errors import RecipeError
-from tasks.trainer.config import InitConfig, ModelConfig, TrainConfig
+from tasks.trainer.config import InitConfig, TrainConfig
 from tasks.trainer.model.attention import document_positions
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.loss import IGNORED, head_cross_entropy
 from tasks.trainer.model.shape import LOSS_ROWS, SIZES, ModelShape
 from tasks.trainer.model.transformer import build, frequencies, rotary

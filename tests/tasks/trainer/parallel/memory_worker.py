@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tasks.trainer.config import ModelConfig, TrainConfig
+from tasks.trainer.config import TrainConfig
 from tasks.trainer.data.batches import Batch
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.replicated import Replicated
 from tasks.trainer.parallel.sharded import Sharded

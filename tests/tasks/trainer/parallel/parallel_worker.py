@@ -18,10 +18,11 @@ import torch
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.disks import Disk
 from tasks.trainer.checkpoints.saving import Saver
-from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
+from tasks.trainer.config import OptimConfig, TrainConfig
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.data.heldout import HeldoutDocument
 from tasks.trainer.evaluation.bpb import HeldoutBpb
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.replicated import Replicated

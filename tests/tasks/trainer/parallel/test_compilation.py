@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch._dynamo.utils import counters
 
 from benchmarks.fake_ranks import fake_group
-from tasks.trainer.config import ModelConfig
 from tasks.trainer.model.attention import Bounds
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.kernels import varlen
 from tasks.trainer.model.loss import loss_of_rows
 from tasks.trainer.model.transformer import TransformerBlock

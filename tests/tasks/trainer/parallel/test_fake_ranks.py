@@ -11,7 +11,8 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.fake_ranks import CASES, VOCABULARY, counted, fake_group, planned
-from tasks.trainer.config import ExpertsConfig, ModelConfig, OptimConfig, TrainConfig
+from tasks.trainer.config import OptimConfig, TrainConfig
+from tasks.trainer.model.config import ExpertsConfig, ModelConfig
 from tasks.trainer.model.shape import SIZES, ModelShape
 from tasks.trainer.optim import ITERATIONS, Muon
 from tasks.trainer.place import Layout

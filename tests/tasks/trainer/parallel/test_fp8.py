@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tasks.core.errors import InputError
-from tasks.trainer.config import ModelConfig
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.transformer import build
 from tasks.trainer.parallel.fp8 import Fp8Linear, quantize, use_fp8
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tasks.trainer.config import ModelConfig, TrainConfig
+from tasks.trainer.config import TrainConfig
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.shape import SIZES, ModelShape
 from tasks.trainer.parallel.fit import memory_per_rank
 from tasks.trainer.place import Layout

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group as fsdp
 
 from benchmarks.fake_ranks import fake_group
-from tasks.trainer.config import ModelConfig, TrainConfig
+from tasks.trainer.config import TrainConfig
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.transformer import Transformer
 from tasks.trainer.parallel import apply, compilation
 from tasks.trainer.parallel.apply import shards_of

@@ -17,7 +17,8 @@ from safetensors.torch import load_file
 
 from tasks.core.errors import RecipeError
 from tasks.trainer.checkpoints import checkpoint
-from tasks.trainer.config import ExpertsConfig, LoraConfig
+from tasks.trainer.config import LoraConfig
+from tasks.trainer.model.config import ExpertsConfig
 from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.parallel.fit import check_fit, layout_reasons, layout_warnings
 from tasks.trainer.place import Layout

@@ -14,8 +14,9 @@ import torch
 
 from benchmarks.fake_ranks import counted, fake_group, planned
 from tasks.core.errors import InputError, RecipeError, SluiceError
-from tasks.trainer.config import ArtifactSpec, ModelConfig, TrainConfig, TrainSpec
+from tasks.trainer.config import ArtifactSpec, TrainConfig, TrainSpec
 from tasks.trainer.launch import launcher
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.parallel import fp8, replicated
 from tasks.trainer.parallel.fit import chunks_of_rank

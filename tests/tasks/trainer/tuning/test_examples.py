@@ -14,9 +14,10 @@ from tasks.core.config import Config
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.formats.documents import examples
-from tasks.trainer.config import ModelConfig, TrainConfig, TrainSpec, TuningSpec
+from tasks.trainer.config import TrainConfig, TrainSpec, TuningSpec
 from tasks.trainer.data.batches import ExampleBatches
 from tasks.trainer.data.withheld import blank_slices
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.model.transformer import build
 from tasks.trainer.spec import artifact_spec

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save
 
 from tasks.trainer.checkpoints.checkpoint import write_whole
-from tasks.trainer.config import TARGETS, LoraConfig, ModelConfig
+from tasks.trainer.config import TARGETS, LoraConfig
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.transformer import Transformer, build
 from tasks.trainer.tuning.lora import CHUNK, VALUES, Nf4Linear, adapters, dequantize, quantize
 from tasks.trainer.tuning.model import fill, merged

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from tasks.core.digest import sha256_of_file
 from tasks.trainer.checkpoints.checkpoint import StoredTensor
-from tasks.trainer.config import ArtifactSpec, InitialSpec, ModelConfig, TrainConfig, TrainSpec, TuningSpec
+from tasks.trainer.config import ArtifactSpec, InitialSpec, TrainConfig, TrainSpec, TuningSpec
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.shape import SIZES, ModelShape, flops_per_token
 from tasks.trainer.model.transformer import build
 from tasks.trainer.place import Layout

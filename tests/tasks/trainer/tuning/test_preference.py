@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from tasks.trainer.config import LoraConfig, ModelConfig
+from tasks.trainer.config import LoraConfig
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.model.transformer import Transformer, build
 from tasks.trainer.tuning.lora import adapters
