@@ -91,9 +91,10 @@ class CycleCost:
         """Raises RecipeError if the budget does not pay for the least cycle, with `screening` runs before it."""
         needed = screening + self.reserved
         if needed > self.limit:
+            beside = " beside those of [canary.widths]" if self.swept else ""
             raise RecipeError(
-                f"[canary] budget pays for {self.limit:.1f} runs{' beside those of widths' * (self.swept > 0)}, and the least cycle needs {needed:.1f}: {screening} "
-                f"to screen the current mixture, its A/A arm and the others, and {self.reserved:.1f} to confirm",
+                f"[canary] budget pays for {self.limit:.1f} runs{beside}, and the least cycle needs {needed:.1f}: "
+                f"{screening} to screen the current mixture, its A/A arm and the others, and {self.reserved:.1f} to confirm",
                 "raise the budget, or lower [canary] confirmations, seeds or steps",
             )
 

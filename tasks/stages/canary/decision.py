@@ -263,7 +263,7 @@ class Sweep(Record):
             what = f"the best rate of dim {ends} is at an end of the grid: add rates beyond it before you use one"
         else:
             what = f"do not use the rate of the small model for the large one, which loses {self.lost:.4f} by it"
-        return f"lowest loss with lr {best}; {moves}: {what}"
+        return f"Lowest loss with lr {best}; {moves}: {what}"
 
 
 class Findings(Record):

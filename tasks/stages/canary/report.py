@@ -321,7 +321,7 @@ def _sweep(sweep: Sweep) -> list[str]:
     return [
         "## Widths",
         "",
-        f"{sweep.recommendation[0].upper()}{sweep.recommendation[1:]}. No mixture depends on it.",
+        f"{sweep.recommendation}. No mixture depends on it.",
         "",
         f"Bits on the target by learning rate, on the same sequences; the rates are {by}.",
         "",

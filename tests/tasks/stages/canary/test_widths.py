@@ -20,11 +20,11 @@ from tests.corpora import tokens_in
 from tests.tasks.trainer.in_process import training_in_process
 
 SETTINGS = {
-    "arms": 0, "anchors": [], "rounds": 1, "steps": 4, "batch_size": 4, "microbatch": 4,
+    "arms": 0, "anchors": [], "rounds": 1, "steps": 2, "batch_size": 4, "microbatch": 4,
     "optim": {"lr": 0.01, "warmup_steps": 1},
     "model": {"layers": 1, "dim": 16, "heads": 2, "kv_heads": 1, "tie_embeddings": False},
 }  # fmt: skip
-WIDTHS = {"dims": [16, 32], "lr": [1e-4, 0.01, 0.03]}
+WIDTHS = {"dims": [16, 32], "lr": [1e-4, 0.01]}
 
 
 def config(**changes: object) -> CanaryConfig:
@@ -50,13 +50,13 @@ def cycle(folder: Path, config: CanaryConfig) -> tuple[list[Artifact], Artifact]
 def test_a_cycle_trains_every_width_at_every_rate_and_says_whether_the_best_rate_stays(tmp_path: Path) -> None:
     swept = config(widths=WIDTHS)
     runs, mixture = cycle(tmp_path, swept)
-    assert len(runs) == swept.runs_at_once - 1 == 8, "the current mixture, A/A, and 2 x 3 of the sweep; no proposal"
+    assert len(runs) == swept.runs_at_once - 1 == 6, "the current mixture, A/A, and 2 x 2 of the sweep; no proposal"
     results = [json.loads(run.read("result.json")) for run in runs]
     plain, at_base = results[0], next(one for one in results if (one.get("dim"), one.get("lr")) == (16, 0.01))
     assert plain["bpb"] == at_base["bpb"], "muP changes nothing at its base, so this run is that of the current mixture"
     assert plain["loss_curve"] == at_base["loss_curve"]
     bits = {(one["dim"], one["lr"]): one["target_bpb"] for one in results if "dim" in one}
-    assert len(set(bits.values())) == 6
+    assert len(set(bits.values())) == 4
     decision = Decision.read(mixture)
     assert decision.sweep
     assert [row.bpb for row in decision.sweep.widths] == [
@@ -66,7 +66,7 @@ def test_a_cycle_trains_every_width_at_every_rate_and_says_whether_the_best_rate
     metrics = mixture.record.metrics
     assert {dim: metrics[f"best_lr/{dim}"] for dim in best} == best
     assert metrics["lr_transfers"] == float(decision.sweep.transfers)
-    assert decision.sweep.recommendation[1:] in mixture.read("report.md").decode()
+    assert decision.sweep.recommendation in mixture.read("report.md").decode()
     assert (decision.promoted, [arm.arm for arm in decision.arms]) == (False, ["arm-0", "arm-0-again"])
     assert decision.runs == 2
 
