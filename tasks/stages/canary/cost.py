@@ -94,7 +94,8 @@ class CycleCost:
             beside = " beside those of [canary.widths]" if self.swept else ""
             raise RecipeError(
                 f"[canary] budget pays for {self.limit:.1f} runs{beside}, and the least cycle needs {needed:.1f}: "
-                f"{screening} to screen the current mixture, its A/A arm and the others, and {self.reserved:.1f} to confirm",
+                f"{screening} to screen the current mixture, its A/A arm and the others, and {self.reserved:.1f} to "
+                "confirm",
                 "raise the budget, or lower [canary] confirmations, seeds or steps",
             )
 
