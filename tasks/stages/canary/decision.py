@@ -254,7 +254,7 @@ class Sweep(Record):
         """What follows for the learning rate, in a sentence."""
         small, large = self.widths[0], self.widths[-1]
         best = ", ".join(f"{self.best(row):g} at dim {row.dim}" for row in self.widths)
-        moves = f"from dim {small.dim} to {large.dim} it moves by {self.moved:+d} of the grid's steps"
+        moves = f"from dim {small.dim} to {large.dim} it moves by {self.moved:+d} on the grid of rates"
         base = f", with [train.init] base_width = {self.base_width}" if self.base_width else ""
         if self.transfers:
             what = f"the rate of the small model, {self.best(small):g}, may be used for the large one{base}"

@@ -11,7 +11,7 @@ from tasks.core.config import canonical_json, parse
 from tasks.core.errors import InputError, RecipeError
 from tasks.run.place import KubernetesPlace
 from tasks.run.recipe import find_recipe
-from tasks.stages.canary import CanaryConfig
+from tasks.stages.canary import CanaryConfig, variant_of
 from tasks.stages.canary.cost import CycleCost
 from tasks.stages.canary.decision import Decision, Sweep
 from tasks.stages.canary.widths import WidthsConfig
@@ -20,7 +20,7 @@ from tests.corpora import tokens_in
 from tests.tasks.trainer.in_process import training_in_process
 
 SETTINGS = {
-    "arms": 0, "anchors": [], "rounds": 1, "steps": 2, "batch_size": 4, "microbatch": 4,
+    "arms": 0, "anchors": [], "rounds": 2, "steps": 2, "batch_size": 4, "microbatch": 4,
     "optim": {"lr": 0.01, "warmup_steps": 1},
     "model": {"layers": 1, "dim": 16, "heads": 2, "kv_heads": 1, "tie_embeddings": False},
 }  # fmt: skip
@@ -41,7 +41,10 @@ def cycle(folder: Path, config: CanaryConfig) -> tuple[list[Artifact], Artifact]
             run_stage_in(folder, "tasks.stages.canary.run", config, {**read, "arms": arms}, member=member, kind="runs")
             for member in arms.record.members
         ]
-    screened = {"plan": made.plan, "arms": arms, "canaries": runs}
+    before = {**read, "before": arms, "canaries": runs}
+    last = run_stage_in(folder, "tasks.stages.canary.arms", config, before, member="round-2", kind="last")
+    assert last.record.members == ()
+    screened = {"plan": made.plan, "arms": last, "canaries": []}
     finalist = run_stage_in(folder, "tasks.stages.canary.finalist", config, screened, kind="finalist")
     decided = {"plan": made.plan, "finalist": finalist, "confirmations": []}
     return runs, run_stage_in(folder, "tasks.stages.canary.decide", config, decided, kind="mixture")
@@ -121,6 +124,8 @@ def test_the_budget_the_pool_and_the_disk_count_the_sweep_and_without_it_nothing
     swept = config(widths={"dims": [16, 64], "lr": [0.01, 0.02, 0.03]}, budget={"runs": 300}, seeds=[0, 1])
     one, plain = CycleCost(swept, 300, 32), CycleCost(swept.model_copy(update={"widths": None}), 300, 32)
     assert swept.runs_at_once == plain.config.runs_at_once + 2 * 3 * 2
+    with_settings = config(widths=WIDTHS, settings=[{"name": "strict", "set": {"extract.min_chars": 9}}])
+    assert variant_of("round-1-arm-0-dim-64-lr-2-seed-1", with_settings) == "current"
     wide = swept.model.model_copy(update={"dim": 64, "heads": 8, "kv_heads": 4})
     assert swept.training(0, {"dim": 64, "lr": 0.02}).model == wide
     assert one.swept == pytest.approx(6 * (1 + plain.flops(wide) / plain.flops(swept.model)))
