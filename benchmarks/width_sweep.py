@@ -1,15 +1,16 @@
-"""Best learning rate by width, with the standard parametrization and with muP.
+"""Best learning rate by width, with the standard parametrization and with muP: `[canary.widths]` on a larger grid.
 
     python -m benchmarks.width_sweep [--steps 60]
 
 Trains decoders of two layers and three widths on the bytes of the standard library's sources, each at six learning
 rates and with both parametrizations, whose base is the narrowest. Heads have 16 dimensions at every width. The same
 batches, of 512 bytes, and the same seed for all; every tenth file is held out, and 64 sequences of it are measured.
-With muP the rate is that of the base. About 90 CPU-seconds. Writes `width_sweep.json`: by parametrization and width
-the held-out loss (nats per byte) at each rate, and the best rate; by parametrization the ratio of the best rates of the
-widest and the narrowest, and what the widest loses at the best rate of the narrowest.
+Settings of the runs and the finding are those of a canary's sweep. About 90 CPU-seconds. Writes `width_sweep.json`: by
+parametrization `decision.Sweep` (held-out bits per byte at each width and rate), whether the best rate of the narrowest
+may be used for the widest, and the ratio of the best rates of the two.
 """
 
+import math
 import time
 from typing import Any
 
@@ -17,31 +18,20 @@ import torch
 
 from benchmarks.harness import keep, parser
 from benchmarks.trainer import BYTES, bytes_batch, corpus
-from tasks.trainer.config import InitConfig, OptimConfig, TrainConfig
+from tasks.stages.canary import CanaryConfig
+from tasks.stages.canary.widths import WidthsConfig
+from tasks.trainer.config import OptimConfig, TrainConfig
 from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.optim import learning_rate
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.replicated import Replicated
 
-WIDTHS, HEAD_WIDTH, BATCH, HELD_OUT = (16, 32, 96), 16, 4, 64
+WIDTHS, BATCH, HELD_OUT = (16, 32, 96), 4, 64
 RATES = tuple(2.0**power for power in range(-8, -2))
 
 
-def settings(width: int, rate: float, mup: bool, steps: int) -> TrainConfig:
-    """Returns the settings of a run."""
-    heads = width // HEAD_WIDTH
-    return TrainConfig(
-        model=ModelConfig(layers=2, dim=width, heads=heads, kv_heads=heads, tie_embeddings=False),
-        optim=OptimConfig(lr=rate, warmup_steps=steps // 10),
-        init=InitConfig(base_width=WIDTHS[0] if mup else 0),
-        steps=steps,
-        batch_size=BATCH,
-        microbatch=BATCH,
-    )
-
-
-def held_out_loss(run: TrainConfig) -> float:
-    """Trains, and returns the held-out loss in nats per byte."""
+def held_out_bits(run: TrainConfig) -> float:
+    """Trains, and returns the held-out loss in bits per byte."""
     engine, (training, held_out) = Replicated(run, BYTES, Ranks(0, 1, 0)), corpus()
     engine.initialize()
     for step in range(run.steps):
@@ -49,24 +39,24 @@ def held_out_loss(run: TrainConfig) -> float:
         engine.clip(run.optim.clip)
         engine.optimizer.step(learning_rate(run.optim, step, run.steps))
     test = bytes_batch(held_out, HELD_OUT, 0)
-    return float(engine.probe([test])[0]) / test.labels.numel()
+    return float(engine.probe([test])[0]) / test.labels.numel() / math.log(2)
 
 
 def sweep(mup: bool, steps: int) -> dict[str, Any]:
     """Returns the figures of a parametrization."""
-    rows: list[dict[str, Any]] = []
-    for width in WIDTHS:
-        losses = {rate: held_out_loss(settings(width, rate, mup, steps)) for rate in RATES}
-        best = min(losses, key=losses.__getitem__)
-        rounded = {f"{rate:.2g}": round(loss, 4) for rate, loss in losses.items()}
-        rows.append({"width": width, "best": best, "losses": rounded})
-    narrow, wide = rows[0], rows[-1]
-    at_narrow = wide["losses"][f"{narrow['best']:.2g}"] - min(wide["losses"].values())
-    return {
-        "best_moves_by": wide["best"] / narrow["best"],
-        "loss_of_transfer": round(at_narrow, 4),
-        "widths": rows,
-    }
+    widths = WidthsConfig(dims=WIDTHS, lr=RATES, mup=mup)
+    config = CanaryConfig(
+        model=ModelConfig(layers=2, dim=WIDTHS[0], heads=1, kv_heads=1, tie_embeddings=False),
+        optim=OptimConfig(warmup_steps=steps // 10),
+        widths=widths,
+        steps=steps,
+        batch_size=BATCH,
+        microbatch=BATCH,
+    )
+    arms = widths.arms({"arm": "arm-0"})
+    found = widths.found([{**arm, "target_bpb": held_out_bits(config.training(0, arm))} for arm in arms])
+    moved = found.best(found.widths[-1]) / found.best(found.widths[0])
+    return {"best_moves_by": moved, "transfers": found.transfers, **found.model_dump(mode="json")}
 
 
 def main() -> None:

@@ -72,8 +72,11 @@ def planned_bytes(recipe: Recipe, place: KubernetesPlace, stage: str) -> float:
         copies = 2 if is_spread else 1
         return _training_bytes(recipe, recipe.of(TrainConfig), place.nodes, cache, copies)
     if stage in ("canary", "confirm"):
-        run = recipe.of(CanaryConfig).training(0, {"confirms": stage == "confirm"})
-        return _training_bytes(recipe, run, 1, cache, 1)
+        config = recipe.of(CanaryConfig)
+        arms = [{"confirms": stage == "confirm"}]
+        if config.widths and stage == "canary":
+            arms.append(config.widths.arms({"arm": ""})[-1])  # the widest
+        return max(_training_bytes(recipe, config.training(0, arm), 1, cache, 1) for arm in arms)
     if stage == "evaluate":
         train = recipe.of(TrainConfig)
         weights = float(FP32 * _shape(recipe, train).weights["total"])

@@ -19,7 +19,7 @@ from tasks.core.terminal import duration
 from tasks.core.version_index import VersionIndex
 from tasks.run.recipe import Recipe
 from tasks.run.runner import open_store
-from tasks.stages.canary.decision import Decision, ScreenedArm, listed
+from tasks.stages.canary.decision import Decision, ScreenedArm, Sweep, listed
 
 TRAININGS = ("canary", "confirmation")
 """First words of the kinds of artifacts with a canary training."""
@@ -65,6 +65,7 @@ def _mixture(decision: Decision) -> dict[str, Any]:
         "checks": _checks(decision),
         "screening": _screening(decision),
         "response": _response(decision),
+        "sweep": _sweep(decision.sweep) if decision.sweep else None,
         "rounds": [[one.round, one.stopped, ", ".join(one.arms)] for one in decision.rounds],
     }
 
@@ -159,6 +160,14 @@ def _response(decision: Decision) -> str:
     ranks = "" if agreement is None else f" Its rank correlation with arms that were left out is {agreement:.2f}."
     weights = listed(fit.proposed_weights)
     return f"A fit over the weights proposes {weights} and predicts {fit.proposed_bpb:.4f} bits per byte.{ranks}"
+
+
+def _sweep(sweep: Sweep) -> dict[str, Any]:
+    return {
+        "recommendation": sweep.recommendation,
+        "head": ["#dim", *(f"#lr {lr:g}" for lr in sweep.lr), "#best lr"],
+        "rows": [[row.dim, *row.bpb, sweep.best(row)] for row in sweep.widths],
+    }
 
 
 def _champion(comparison: Json, recipe: str) -> dict[str, Any]:

@@ -99,15 +99,17 @@ def test_a_deleted_mixture_is_not_published(run_gate):
 def test_every_arm_and_seed_is_a_mapped_task_also_if_they_are_more_than_airflow_maps(
     recipes, dag_bag, documents, monkeypatch
 ):
-    few = "rounds = 1\nconfirmations = 3\nlr_check = false\n"
+    few = "rounds = 1\nconfirmations = 3\nlr_check = false\nanchors = []\n"
+    few += "model.tie_embeddings = false\nwidths = { dims = [64, 128], lr = [0.01, 0.02] }\n"
     recipes("mapped", f"arms = 0\n{few}steps = 2\nbatch_size = 2\nmicrobatch = 2\n")
     documents("mapped")
     assert str(dag_bag().dags["mapped.tokens"].test().state) == "success"
     monkeypatch.setenv("AIRFLOW__CORE__MAX_MAP_LENGTH", "4")
     run = dag_bag().dags["mapped.canary"].test(mark_success_pattern=r"^(.*\.canary.*|finalist.*|decide|gate)$")
-    batches = {number: returned(run, f"round_1.arms{number}") for number in ("", "_2", "_3")}
+    batches = {number: returned(run, f"round_1.arms{number}") for number in ("", "_2", "_3", "_4")}
     members = [member for batch in batches.values() for member in batch]
-    assert len(set(members)) == len(members) > 4
+    assert len(set(members)) == len(members) == (2 + 2 * 2) * 2
+    assert "round-1-arm-0-dim-128-lr-2-seed-1" in members
     assert all(member.startswith("round-1-arm-") for member in members)
     for number, batch in batches.items():
         mapped = [ti for ti in run.get_task_instances() if ti.task_id == f"round_1.canary{number}"]

@@ -77,10 +77,14 @@ def test_a_decision_without_a_confirmation_says_that_nothing_is_sure(tmp_path: P
     assert ">stays</span>" in row_of(text, "arm-0")
 
 
-def test_checks_rounds_and_cost_are_shown_where_the_decision_has_them(tmp_path: Path) -> None:
+def test_checks_rounds_cost_and_widths_are_shown_where_the_decision_has_them(tmp_path: Path) -> None:
     checks = {"again": {**CONFIRMED, "passed": True}, "low_rate": {**CONFIRMED, "interval": None, "passed": False}}
     rounds = [{"round": 1, "arms": ["arm-0", "arm-1"], "probability": None, "proposed": None, "stopped": None}]
-    text = page_of(tmp_path, promoted(checks=checks, rounds=rounds, cost="9 runs x 1e9 FLOPs"))
+    sweep = {"base_width": 64, "lr": [0.01, 0.02, 0.04], "moved": 0, "lost": 0.0, "at_end": [], "stays": True,
+             "widths": [{"dim": 64, "bpb": [2.5, 2.4, 2.6]}, {"dim": 256, "bpb": [2.3, 2.1, 2.2]}]}  # fmt: skip
+    text = page_of(tmp_path, promoted(checks=checks, rounds=rounds, cost="9 runs x 1e9 FLOPs", sweep=sweep))
+    assert "0.02, may be used for the large one, with [train.init] base_width = 64" in text
+    assert '<td class="number">0.02</td>' in text.partition("best lr")[2]
     assert ">passed</span>" in row_of(text, "the same mixture with other data (A/A)")
     assert ">failed</span>" in row_of(text, "one fifth of the learning rate")
     assert "arm-0, arm-1" in text

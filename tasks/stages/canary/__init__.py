@@ -6,6 +6,8 @@ the current one).
 
 With `[[canary.settings]]` the arms are other settings of the recipe, not mixtures: variants (the settings of each arm)
 -> the stages of documents and tokens with each of these -> arms -> canary, and so on, in one round.
+
+With `[canary.widths]` the first round also trains the current mixture at several widths and learning rates (`widths`).
 """
 
 import math
@@ -29,7 +31,8 @@ from tasks.core.config import (
 from tasks.core.stage_spec import MOST_MEMBERS, Input, PreviousInput, StageSpec
 from tasks.formats.tokens.components import Alpha
 from tasks.formats.tokens.mixture import check_weights
-from tasks.trainer.config import AnnealConfig, OptimConfig, ReplayConfig, TrainConfig, with_default_lr
+from tasks.stages.canary.widths import WidthsConfig
+from tasks.trainer.config import STANDARD, AnnealConfig, OptimConfig, ReplayConfig, TrainConfig, with_default_lr
 from tasks.trainer.evaluation.config import TaskConfig
 from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.planning.config import PEAKS
@@ -166,6 +169,9 @@ class CanaryConfig(Config):
     guarded: tuple[str, ...] = ()
     """Sources of documents, regardless of `[pack] by`, and tasks that must not regress; empty: all sources."""
 
+    widths: WidthsConfig | None = Field(default=None, exclude_if=lambda widths: widths is None)
+    """Trains the current mixture at several widths and learning rates, too, to see whether the best rate stays."""
+
     settings: tuple[VariantConfig, ...] = Field(default=(), exclude_if=lambda variants: not variants)
     """Arms that are other settings of the recipe, instead of mixtures. All of them change the same settings, or they
     are all combinations of several changes (factorial). Later cycles start from the accepted ones, unless `reuse` is
@@ -222,6 +228,8 @@ class CanaryConfig(Config):
     @model_validator(mode="after")
     def _run_fits(self) -> "CanaryConfig":
         self.__dict__["optim"] = with_default_lr(self.optim, self.model)
+        if self.widths and (problems := self.widths.problems(self.model, self.optim)):
+            raise Problems(f".widths{problem}" for problem in problems)
         try:
             self.training(self.seeds[0])
         except ValidationError as error:
@@ -246,7 +254,12 @@ class CanaryConfig(Config):
         """
         others = len(self.settings) or 1 + len(self.anchors) + self.arms
         runs = (2 + others) * len(self.seeds)
-        return min(runs, int(self.budget.runs)) if self.budget.runs else runs
+        return (min(runs, int(self.budget.runs)) if self.budget.runs else runs) + self.swept_runs
+
+    @property
+    def swept_runs(self) -> int:
+        """Runs of the sweep of widths, in the first round; 0 without one."""
+        return len(self.widths.dims) * len(self.widths.lr) * len(self.seeds) if self.widths else 0
 
     @property
     def confirming_runs(self) -> int:
@@ -264,9 +277,14 @@ class CanaryConfig(Config):
         optim = self.optim
         if lr_share := arm.get("lr_share"):
             optim = optim.model_copy(update={"lr": optim.lr * lr_share})
+        model, init = (arm.get("confirms") and self.confirm_model) or self.model, STANDARD
+        if self.widths and "dim" in arm:
+            optim = optim.model_copy(update={"lr": arm["lr"]})
+            model, init = self.widths.model_of(model, arm["dim"]), self.widths.init
         return TrainConfig(
-            model=(arm.get("confirms") and self.confirm_model) or self.model,
+            model=model,
             optim=optim,
+            init=init,
             steps=self.steps,
             batch_size=self.batch_size,
             microbatch=self.microbatch,

@@ -4,7 +4,7 @@ Reads `plan` (sequences per source), label columns of `shards` and, if they exis
 rejected and the `earlier` one, of the cycle before, with its runs; from the second round on, the round
 `before` it and that round's `canaries`. Writes `arms.json`, the arms of the round (`registration.Arm`), and
 `cycle.json`: {registered: the rules and the budget, and evidence: the runs of earlier cycles (`evidence`), both written
-before the first run; arms and results: of all rounds so far; rounds}.
+before the first run; arms and results: of all rounds so far; rounds; swept: the results of a sweep of widths}.
 Returns the members of the mapped stage canary: "round-<k>-arm-<n>-seed-<s>"; none if no further round is needed.
 
 The files of tasks are inputs, so that their hashes are registered, too.
@@ -53,6 +53,7 @@ from tasks.stages.canary.registration import (
     write,
 )
 from tasks.stages.canary.statistics import screen
+from tasks.stages.canary.widths import SWEPT
 
 __all__ = ["HOOKS", "VERSION", "run"]
 VERSION = 4
@@ -88,9 +89,12 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
         cycle["registered"]["rules"] += [_start(config, inputs), cycle["evidence"]["note"]]
     this = cycle["rounds"][-1]
     arms = [arm for arm in cycle["arms"] if arm["arm"] in this["arms"]]
+    if config.widths and this["round"] == 1:
+        arms += config.widths.arms(cycle["arms"][0])
     write(output, {CYCLE: encoded(cycle), ARMS: encoded(arms)})
     members = tuple(f"{output.member}-{arm['arm']}-seed-{seed}" for arm in arms for seed in config.seeds)
-    kinds = ", ".join(arm["kind"] for arm in arms)
+    kinds = ", ".join(arm["kind"] for arm in arms if arm["kind"] != SWEPT)
+    kinds += ", widths" * (len(members) // len(config.seeds) > len(this["arms"]))
     note = this["stopped"] or f"{len(arms)} arms ({kinds}) x {len(config.seeds)} seeds"
     return Report(metrics={"arms": len(arms), "runs": len(members)}, members=members, note=note)
 
@@ -183,9 +187,13 @@ def following(config: CanaryConfig, cycle: Cycle, results: Sequence[Mapping[str,
 
 
 def with_results(cycle: Cycle, results: Sequence[Mapping[str, Any]]) -> Cycle:
-    """Returns a cycle with the results of its last round, without their loss curves."""
-    kept = [{key: result[key] for key in ("arm", "seed", "weights", "bpb")} for result in results]
-    return {**cycle, "results": [*cycle["results"], *kept]}
+    """Returns a cycle with the results of its last round, without their loss curves; those of a sweep apart."""
+    kept = [
+        {key: result[key] for key in ("arm", "seed", "weights", "bpb")} for result in results if "dim" not in result
+    ]
+    swept = [{key: result[key] for key in ("dim", "lr", "seed", "target_bpb")} for result in results if "dim" in result]
+    cycle = {**cycle, "results": [*cycle["results"], *kept]}
+    return {**cycle, "swept": swept} if swept else cycle
 
 
 def _stop(config: CanaryConfig, probability: float | None, room: int, number: int) -> str | None:

@@ -52,13 +52,22 @@ class CycleCost:
 
     @property
     def limit(self) -> float:
-        """Runs that the budget pays for; infinite without one."""
+        """Runs that the budget pays for beside a sweep of widths; infinite without one."""
         budget, hours = self.config.budget, self.gpu_hours
         limits = [budget.runs] if budget.runs else []
         limits += [budget.gpu_hours / hours] if budget.gpu_hours else []
         if budget.money and budget.price_per_gpu_hour:
             limits.append(budget.money / (hours * budget.price_per_gpu_hour))
-        return min(limits, default=math.inf)
+        return max(0.0, min(limits, default=math.inf) - self.swept)
+
+    @property
+    def swept(self) -> float:
+        """The runs of a sweep of widths, in runs of the small model; 0 without one."""
+        config, widths = self.config, self.config.widths
+        if not widths:
+            return 0.0
+        each = sum(self.flops(widths.model_of(config.model, dim)) for dim in widths.dims) / self.flops(config.model)
+        return each * len(widths.lr) * len(config.seeds)
 
     @property
     def reserved(self) -> float:
@@ -82,15 +91,18 @@ class CycleCost:
         """Raises RecipeError if the budget does not pay for the least cycle, with `screening` runs before it."""
         needed = screening + self.reserved
         if needed > self.limit:
+            beside = " beside those of [canary.widths]" if self.swept else ""
             raise RecipeError(
-                f"[canary] budget pays for {self.limit:.1f} runs, and the least cycle needs {needed:.1f}: {screening} "
-                f"to screen the current mixture, its A/A arm and the others, and {self.reserved:.1f} to confirm",
+                f"[canary] budget pays for {self.limit:.1f} runs{beside}, and the least cycle needs {needed:.1f}: "
+                f"{screening} to screen the current mixture, its A/A arm and the others, and {self.reserved:.1f} to "
+                "confirm",
                 "raise the budget, or lower [canary] confirmations, seeds or steps",
             )
 
     def text(self, runs: float) -> str:
-        """Returns what a number of runs costs, in words."""
+        """Returns what a number of runs, and with them the sweep of widths, costs, in words."""
         budget = self.config.budget
+        runs = round(runs + self.swept, 2) if self.swept else runs
         hours = runs * self.gpu_hours
         each = self.flops(self.config.model)
         return (

@@ -40,4 +40,7 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
     metrics |= {"current_bpb": decision.scored(decision.current), "runs": decision.runs}
     if confirmed := decision.confirmation:
         metrics["difference_low"], metrics["difference_high"] = confirmed.interval
+    if sweep := decision.sweep:
+        metrics |= {f"best_lr/{row.dim}": sweep.best(row) for row in sweep.widths}
+        metrics["lr_transfers"] = float(sweep.transfers)
     return Report(metrics=metrics, note=decision.reason)

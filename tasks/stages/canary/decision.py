@@ -215,6 +215,57 @@ class Registered(Record):
     settings: dict[str, Any]
 
 
+class Width(Record):
+    """One width of a sweep."""
+
+    dim: int
+    bpb: tuple[float, ...]
+    """Bits on the target at each learning rate of the sweep: means over the seeds."""
+
+
+class Sweep(Record):
+    """The sweep of widths (`widths`): where the best learning rate is at each width."""
+
+    base_width: int
+    """Width whose rates these are, by muP; 0: every width has them as they are."""
+    lr: tuple[float, ...]
+    widths: tuple[Width, ...]
+    """From the narrowest to the widest."""
+    moved: int
+    """Steps of the grid from the best rate of the narrowest to that of the widest."""
+    lost: float
+    """Bits on the target that the widest loses at the best rate of the narrowest."""
+    at_end: tuple[int, ...]
+    """Widths whose best rate is the first or the last of the grid, so that a better one may be outside."""
+    stays: bool
+    """Whether the best rate moves by at most one step of the grid."""
+
+    def best(self, row: Width) -> float:
+        """Returns the learning rate with the lowest bits at a width."""
+        return self.lr[row.bpb.index(min(row.bpb))]
+
+    @property
+    def transfers(self) -> bool:
+        """Whether the best rate of the narrowest model may be used for the widest: it stays, and both are inside."""
+        return self.stays and not {self.widths[0].dim, self.widths[-1].dim} & set(self.at_end)
+
+    @property
+    def recommendation(self) -> str:
+        """What follows for the learning rate, in a sentence."""
+        small, large = self.widths[0], self.widths[-1]
+        best = ", ".join(f"{self.best(row):g} at dim {row.dim}" for row in self.widths)
+        moves = f"from dim {small.dim} to {large.dim} it moves by {self.moved:+d} on the grid of rates"
+        base = f", with [train.init] base_width = {self.base_width}" if self.base_width else ""
+        if self.transfers:
+            what = f"the rate of the small model, {self.best(small):g}, may be used for the large one{base}"
+        elif self.stays:
+            ends = ", ".join(map(str, self.at_end))
+            what = f"the best rate of dim {ends} is at an end of the grid: add rates beyond it before you use one"
+        else:
+            what = f"do not use the rate of the small model for the large one, which loses {self.lost:.4f} by it"
+        return f"Lowest loss with lr {best}; {moves}: {what}"
+
+
 class Findings(Record):
     """What the screening found."""
 
@@ -237,6 +288,8 @@ class Findings(Record):
     registered: Registered
     cost: str
     """Of the runs so far, in words."""
+    sweep: Sweep | None = Field(default=None, exclude_if=lambda sweep: sweep is None)
+    """Of widths and learning rates; None without `[canary.widths]`."""
 
     @classmethod
     def read(cls, artifact: "Artifact") -> Self:

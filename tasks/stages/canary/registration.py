@@ -24,7 +24,8 @@ RESULT = "result.json"
 Arm = dict[str, Any]
 """An arm, as in `arms.json`: arm (its name), kind, weights; and, if they differ from those of a plain run: again (other
 data), lr_share (of the learning rate), confirms (the model of the confirmation). An arm of settings also has set (the
-settings by dotted path) and, if there are any, left_out (ids of held-out documents that are not measured)."""
+settings by dotted path) and, if there are any, left_out (ids of held-out documents that are not measured). One of a
+sweep of widths has dim and lr."""
 
 Cycle = dict[str, Any]
 """Content of `cycle.json`, see `arms`."""
@@ -167,6 +168,12 @@ def rules(config: CanaryConfig, cost: CycleCost, arms: int) -> list[str]:
             "choices, by -log2 of the mean normalized choice probability. Of these two, a task's metric is that with "
             f"the larger signal-to-noise ratio in all runs of the screening; it votes in the target {votes}. The fresh "
             "seeds are judged by this metric."
+        )
+    if config.widths:
+        lines.append(
+            f"The current mixture is also trained at the widths {', '.join(map(str, config.widths.dims))} with the "
+            f"learning rates {', '.join(f'{lr:g}' for lr in config.widths.lr)}, {cost.swept:.1f} runs of the small "
+            "model in all. That says which rate fits which width; no mixture depends on it."
         )
     budget = "no budget is set" if cost.limit == float("inf") else f"the budget pays for {cost.limit:.1f} runs"
     return [*lines, f"Cost of the longest cycle: {cost.text(cost.most(arms))}; {budget}."]

@@ -7,7 +7,7 @@ from typing import Any
 
 from tasks.core.pages import table
 from tasks.stages.canary import REPEATED
-from tasks.stages.canary.decision import Backtest, Decision, Earlier, Measured, Signal, TaskMetrics, listed
+from tasks.stages.canary.decision import Backtest, Decision, Earlier, Measured, Signal, Sweep, TaskMetrics, listed
 
 _DPI = 110
 _SIGNAL = ("signal", "noise", "ratio", "at most", "weight in the target")
@@ -26,6 +26,7 @@ def markdown(decision: Decision) -> str:
             *_fit(decision),
             "",
             *_earlier(decision.earlier),
+            *(_sweep(decision.sweep) if decision.sweep else []),
             "## Registered before the first run",
             "",
             *(f"- {rule}" for rule in decision.registered.rules),
@@ -309,6 +310,22 @@ def _earlier(earlier: Earlier) -> list[str]:
             rows,
             padded=True,
         ),
+        "",
+    ]
+
+
+def _sweep(sweep: Sweep) -> list[str]:
+    """Returns the section of the sweep of widths."""
+    rows = [[str(row.dim), *(f"{value:.4f}" for value in row.bpb), f"{sweep.best(row):g}"] for row in sweep.widths]
+    by = f"those of dim {sweep.base_width}, transferred by muP" if sweep.base_width else "those of every width"
+    return [
+        "## Widths",
+        "",
+        f"{sweep.recommendation}. No mixture depends on it.",
+        "",
+        f"Bits on the target by learning rate, on the same sequences; the rates are {by}.",
+        "",
+        *table(["dim", *(f"lr {lr:g}" for lr in sweep.lr), "best lr"], rows, padded=True),
         "",
     ]
 

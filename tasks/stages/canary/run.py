@@ -148,7 +148,7 @@ def _measured(last: Mapping[str, Any], sources: Iterable[str]) -> dict[str, floa
     if infinite := [source for source, value in found.items() if value is None]:
         raise RecipeError(
             f"the bits per byte of {', '.join(infinite)} are not finite after the last step",
-            "lower [canary.optim] lr, or raise its warmup_steps",
+            "lower [canary.optim] lr, or raise its warmup_steps; in a sweep, leave the rate out of [canary.widths] lr",
         )
     return {source: round(value, 6) for source, value in found.items()}
 

@@ -12,7 +12,7 @@ BASE = {"name": "mine", "extract": {"files": [BOOKS]}}
 
 def test_every_example_is_valid_in_a_recipe() -> None:
     blocks = map(tomllib.loads, re.findall(r"```toml\n(.*?)```", DOC, re.DOTALL))
-    trained, tokenizer, columns, mixture, joint, sample, canary, scoring, proposing, accepting, arms = blocks
+    trained, tokenizer, columns, mixture, joint, sample, canary, scoring, proposing, accepting, arms, widths = blocks
     assert read({**BASE, **trained}).tokenizer.split == "llama3"
     assert read({**BASE, **tokenizer}).tokenizer.end_of_text == "<|end_of_text|>"
     assert read({**BASE, **columns}).pack.by == "tier"
@@ -28,6 +28,9 @@ def test_every_example_is_valid_in_a_recipe() -> None:
     assert read({**BASE, "crawl": {**crawl, **accepting["crawl"]}}).crawl.priorities == "web/priorities@2026-11"
     settings = read({**BASE, **arms, "canary": {**canary["canary"], **arms["canary"]}, "crawl": crawl}).canary.settings
     assert [arm.name for arm in settings] == ["strict", "stricter"]
+    untied = {"model": {**canary["canary"]["model"], "tie_embeddings": False}}
+    swept = read({**BASE, "canary": {**canary["canary"], **widths["canary"], **untied}, "crawl": crawl}).canary
+    assert swept.swept_runs == 12
     by_month = {"encode": {"columns": ["fetched_at"]}, "pack": {"by": "fetched_at"}}
     train = read({**BASE, **by_month, **mixture}).train
     assert train.anneal is not None

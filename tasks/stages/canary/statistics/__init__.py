@@ -72,6 +72,7 @@ def screen(config: CanaryConfig, cycle: Cycle, cost: CycleCost) -> Screened:
         runs=runs,
         low_rate_pairs=cost.low_rate_pairs(runs),
         cost=cost.text(runs),
+        sweep=config.widths and config.widths.found(cycle.get("swept", ())),
     )
 
 
