@@ -300,7 +300,8 @@ def test_the_record_of_a_removal_is_beside_that_of_the_artifact(store: Store) ->
     (address, *_) = collect(store, "test", AT_ONCE, NOW).removed
     folder = ArtifactId.parse(address).path
     removed = Artifact.open_at(store, ArtifactId.parse(address))
-    assert store.sizes(folder).keys() == removed.record_paths | {REMOVED, f"{ROUNDS}/0000.json"}
+    rounds = {f"{ROUNDS}/{name}" for name in ("000000.claim", "0000.json")}
+    assert store.sizes(folder).keys() == removed.record_paths | rounds | {REMOVED}
 
 
 def test_an_artifact_without_a_manifest_keeps_its_files_and_the_others_are_removed(
