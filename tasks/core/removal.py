@@ -159,7 +159,7 @@ def check_referrers(store: Store, record: ArtifactRecord) -> None:
 
 def forget(store: Store, address: ArtifactId) -> None:
     """Removes what an earlier artifact of this id has left of its removal, if its record is gone."""
-    if not store.names(f"{address.path}/{ROUNDS}"):
+    if not store.sizes(f"{address.path}/{ROUNDS}"):
         return
     names = store.names(address.path)
     if RECORD not in names and (REMOVED in names or is_closed(store, address.path)):

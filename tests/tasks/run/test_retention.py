@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tasks.core import manifest
+from tasks.core.adoption import claim
 from tasks.core.artifact import RECORD, REMOVED, Artifact, ArtifactId, ArtifactRecord, FileEntry, InputRef, PartRecord
 from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError
@@ -214,6 +215,27 @@ def test_nothing_that_is_needed_is_removed_from_a_random_ledger(seed: int, tmp_p
     assert collect(store, "test", policy, NOW).removed == []
 
 
+def test_files_that_are_adopted_after_they_were_judged_stay_until_the_adopter_is_judged_too(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = min(one.artifact for one in survey(store, "test", AT_ONCE, NOW).unneeded)
+    source = Artifact.open_at(store, ArtifactId.parse(address))
+    adopter = ArtifactId(source.address.name, "november")
+
+    def late(*args: Any) -> list[str]:
+        adopt(source, adopter, ())
+        return remove(*args)
+
+    remove = retention._remove
+    with monkeypatch.context() as patch:
+        patch.setattr(retention, "_remove", late)
+        assert address not in collect(store, "test", AT_ONCE, NOW).removed
+    assert f"{address} cannot be removed: {adopter} has adopted its files in the meantime" in caplog.text
+    assert Artifact.open_at(store, adopter).verify() == []
+    assert address not in collect(store, "test", AT_ONCE, NOW).removed, "november is the newest version"
+    assert address in collect(store, "test", AT_ONCE, NOW, drop=["november"]).removed
+
+
 def adopted_of_removed(store: Store, artifact: Artifact) -> bool:
     return bool(artifact.record.adopted_from and artifact.removal())
 
@@ -277,6 +299,7 @@ def entered(
     if adopted_from:
         source = Artifact.open_at(store, ArtifactId.parse(adopted_from))
         adopted_from = source.record.adopted_from or adopted_from
+        claim(source, id_)
     content = adopted_from or address
     name = only[0] or ("champion.json" if stage == "promote" else "file")
     file = FileEntry(path=name, bytes=10, sha256=sha256_of(content.encode()))
