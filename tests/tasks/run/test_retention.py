@@ -14,6 +14,7 @@ import pytest
 from tasks.core import manifest
 from tasks.core.adoption import claim
 from tasks.core.artifact import RECORD, REMOVED, Artifact, ArtifactId, ArtifactRecord, FileEntry, InputRef, PartRecord
+from tasks.core.commit import adopt
 from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError
 from tasks.core.ledger import Ledger
@@ -22,7 +23,7 @@ from tasks.core.stage_spec import Input
 from tasks.core.store import Store
 from tasks.core.version_index import enter
 from tasks.formats.tokens.origins import read_origins
-from tasks.run import shell
+from tasks.run import retention, shell
 from tasks.run.catalogue import STAGES
 from tasks.run.place import Retention
 from tasks.run.retention import collect, survey
@@ -220,7 +221,7 @@ def test_files_that_are_adopted_after_they_were_judged_stay_until_the_adopter_is
 ) -> None:
     address = min(one.artifact for one in survey(store, "test", AT_ONCE, NOW).unneeded)
     source = Artifact.open_at(store, ArtifactId.parse(address))
-    adopter = ArtifactId(source.address.name, "november")
+    adopter = ArtifactId(source.address.name, "december")
 
     def late(*args: Any) -> list[str]:
         adopt(source, adopter, ())
@@ -232,8 +233,8 @@ def test_files_that_are_adopted_after_they_were_judged_stay_until_the_adopter_is
         assert address not in collect(store, "test", AT_ONCE, NOW).removed
     assert f"{address} cannot be removed: {adopter} has adopted its files in the meantime" in caplog.text
     assert Artifact.open_at(store, adopter).verify() == []
-    assert address not in collect(store, "test", AT_ONCE, NOW).removed, "november is the newest version"
-    assert address in collect(store, "test", AT_ONCE, NOW, drop=["november"]).removed
+    assert address not in collect(store, "test", AT_ONCE, NOW).removed, "december is the newest version"
+    assert address in collect(store, "test", AT_ONCE, NOW, drop=["december"]).removed
 
 
 def adopted_of_removed(store: Store, artifact: Artifact) -> bool:
