@@ -20,9 +20,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 from tasks.core import manifest
+from tasks.core.adoption import ADOPTING, claim
 from tasks.core.artifact import RECORD, REMOVED, TRACKING, Artifact, ArtifactId, ArtifactRecord, InputRef
 from tasks.core.config import Config
-from tasks.core.errors import DriftError, InputError, TransientError
+from tasks.core.errors import DriftError, InputError
 from tasks.core.manifest import FILES_IN_MANIFEST, MANIFESTS, PARTS_IN_MANIFEST, PartRecord, Total
 from tasks.core.part import PARTS, finite
 from tasks.core.remote import concurrently
@@ -88,6 +89,7 @@ def adopt(source: Artifact, address: ArtifactId, inputs: Sequence[InputRef]) -> 
 
     Raises:
         DriftError: in the meantime, a run with other settings or inputs has committed the same id.
+        TransientError: the files of `source` are being removed.
     """
     roles = {ref.role for ref in inputs}
     others = [ref for ref in source.record.inputs if ref.role not in roles]
@@ -99,11 +101,11 @@ def adopt(source: Artifact, address: ArtifactId, inputs: Sequence[InputRef]) -> 
         }
     )
     enter(source.store, record, datetime.now(UTC))
-    if removal := source.removal():
-        raise TransientError(f"{source.address} is being removed ({removal.why})", "run the stage again")
+    claim(source, address)
     try:
         source.store.publish(f"{address.path}/{RECORD}", record.model_dump_json(indent=1).encode())
     except AlreadyPublished:
+        source.store.remove_files([f"{address.path}/{ADOPTING}"])
         return _committed_by_other(source.store, address, record.fingerprint)
     artifact = Artifact(source.store, address, record)
     clear(artifact)
@@ -195,7 +197,7 @@ def clear(artifact: Artifact, *, again: bool = False) -> None:
     try:
         if not again:
             _clear(artifact, set())
-        elif artifact.store.exists(f"{artifact.address.path}/{PARTS}"):
+        elif artifact.store.exists(f"{artifact.address.path}/{_last_left(artifact)}"):
             _clear(artifact, {REMOVED, TRACKING})
     except Exception as error:
         template = "[%s] is complete, but temporary files are left, which the next run of its stage removes: %s"
@@ -212,7 +214,7 @@ def _clear(artifact: Artifact, kept: set[str]) -> None:
     for path in store.list(folder, unfinished=True):
         below = path[len(folder) + 1 :]
         # Files that no part lists are leftovers of a killed attempt.
-        if path in listed or below in kept or below.startswith((PARTS, SCRATCH, ROUNDS)):
+        if path in listed or below in kept or below.startswith((_last_left(artifact), PARTS, SCRATCH, ROUNDS)):
             continue
         if below.startswith(".") and not below.startswith(f"{MANIFESTS}/"):
             hidden.add(below.partition("/")[0])
@@ -223,7 +225,14 @@ def _clear(artifact: Artifact, kept: set[str]) -> None:
         store.remove(f"{folder}/{below}")
     store.forget_scratch(scratch_of(artifact.address, record.fingerprint))
     store.remove(f"{folder}/{SCRATCH}")
-    store.remove(f"{folder}/{PARTS}")  # last, because it shows that there is something left
+    store.remove(f"{folder}/{PARTS}")
+    if record.adopted_from:
+        store.remove_files([f"{folder}/{ADOPTING}"])
+
+
+def _last_left(artifact: Artifact) -> str:
+    """Returns what `clear` removes last, because it shows that there is something left."""
+    return ADOPTING if artifact.record.adopted_from else PARTS
 
 
 @cache

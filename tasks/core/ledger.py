@@ -5,14 +5,13 @@ Reads the records of all artifacts of a store. There is no second copy of them t
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
-from datetime import datetime
 from functools import partial
 
 from tasks.core.artifact import Artifact, ArtifactId, InputRef
 from tasks.core.errors import InputError
 from tasks.core.remote import concurrently
 from tasks.core.store import Store
-from tasks.core.version_index import addresses, dependencies
+from tasks.core.version_index import addresses, dependencies, entered_newness, newness
 
 log = logging.getLogger("sluice.ledger")
 
@@ -104,13 +103,36 @@ def changed(ref: InputRef, current: Artifact | None) -> str:
     return ""
 
 
-VERSIONS = "versions"
-"""Metric of artifacts that accumulate versions: the number of versions that one contains."""
-
-
 def newest(store: Store, name: str, *, but: str = "", unless: str = "") -> Artifact | None:
     """Returns the newest artifact `name` at any version except `but`, or None; see `newest_of`."""
-    return newest_of(versions_of(store, name, but=but), unless)
+    versions = newest_first(store, name, but=but)
+    return next((artifact for artifact in versions if not (unless and is_marked(artifact, unless))), None)
+
+
+def newest_first(store: Store, name: str, *, but: str = "") -> Iterator[Artifact]:
+    """Yields the artifacts `name` at all versions except `but`, in the order of `newest_of`, and reads one at a time.
+
+    One request lists the versions, and one how new they are by the index. A record decides about its version, so the
+    order is right also if somebody copied or removed a version, which costs its record, or the index.
+
+    Raises:
+        InputError: a record cannot be read that may be that of the next artifact.
+    """
+    entered = entered_newness(store, name)
+    ids = {version: ArtifactId(name, version) for version in store.folders(name) if version != but}
+    unknown = [id_ for version, id_ in ids.items() if version not in entered]
+    found = {one.address.version: one for one in concurrently(partial(Artifact.find, store), unknown) if one}
+    waiting = {version: entered[version] for version in ids if version in entered}
+    waiting |= {version: newness(artifact.record) for version, artifact in found.items()}
+    while waiting:
+        version = max(waiting, key=waiting.__getitem__)
+        if artifact := found.get(version):
+            del waiting[version]
+            yield artifact
+        elif artifact := Artifact.find(store, ids[version]):
+            found[version], waiting[version] = artifact, newness(artifact.record)
+        else:
+            del waiting[version]
 
 
 def newest_of(versions: Iterable[Artifact], unless: str = "") -> Artifact | None:
@@ -124,7 +146,7 @@ def newest_of(versions: Iterable[Artifact], unless: str = "") -> Artifact | None
         versions: the versions.
         unless: kind of a mark (`is_marked`); artifacts with one do not count.
     """
-    artifacts = sorted(versions, key=_newness, reverse=True)
+    artifacts = sorted(versions, key=lambda artifact: newness(artifact.record), reverse=True)
     return next((artifact for artifact in artifacts if not (unless and is_marked(artifact, unless))), None)
 
 
@@ -140,10 +162,6 @@ def is_marked(artifact: Artifact, kind: str) -> bool:
     return found is not None and any(
         ref.address == str(artifact.address) and artifact.matches(ref) for ref in found.record.inputs
     )
-
-
-def _newness(artifact: Artifact) -> tuple[float, datetime, ArtifactId]:
-    return artifact.record.metrics.get(VERSIONS, 0.0), artifact.record.finished, artifact.address
 
 
 def versions_of(store: Store, name: str, *, but: str = "") -> list[Artifact]:

@@ -7,7 +7,8 @@ what is removed, and what stays for whom) and `.removal/`:
     <round>.json     its decision: each path that stays, with the address of a version that refers to it
 
 The first round begins with `.removed.json`. When the last version that refers to a file is removed, a further round
-removes the file. A version that is removed itself keeps nothing.
+removes the file. A version that is removed itself keeps nothing. No removal begins while others have adopted the files,
+unless it was decided with them (`tasks.core.adoption`).
 
 A commit that refers to the files and a removal can run at the same time, on any machines, and either can be killed. The
 commit enters its references in the version index, then looks for a removal; the removal says that it has begun, then
@@ -18,25 +19,32 @@ complete, all that it deletes is gone, and a commit that finds its files may use
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
 
 from tasks.core import manifest
+from tasks.core.adoption import CLAIM, CLAIMS, close, is_closed
 from tasks.core.artifact import RECORD, REMOVED, Artifact, ArtifactId, ArtifactRecord, Kept, Removal
 from tasks.core.errors import DriftError, InputError, TransientError
 from tasks.core.manifest import MANIFESTS, FileEntry, Parts
 from tasks.core.store import AlreadyPublished, Store
 from tasks.core.version_index import entered_users
 
-ROUNDS = ".removal"
+ROUNDS = CLAIMS
 _BEGUN, _DECISION = ".begun", ".json"
 
 
-def begin(artifact: Artifact, why: str, at: datetime) -> None:
+def begin(artifact: Artifact, why: str, at: datetime, adopters: Collection[ArtifactId] = ()) -> None:
     """Marks the files of an artifact as removed, from now on for all readers; `proceed` removes them.
 
+    Args:
+        artifact: the artifact.
+        why: the reason.
+        at: the time.
+        adopters: versions that have adopted the files and do not need them either.
+
     Raises:
-        InputError: a manifest is missing or damaged.
+        InputError: a manifest is missing or damaged, or another version has adopted the files.
         ValueError: the files are those of another artifact, from which this one was adopted.
     """
     if artifact.record.adopted_from:
@@ -45,7 +53,7 @@ def begin(artifact: Artifact, why: str, at: datetime) -> None:
         )
     for _ in artifact.parts.groups():  # without all manifests, the removal could not be completed
         pass
-    _create(artifact.store, f"{artifact.path}/{REMOVED}", Removal(at=at, why=why).model_dump_json().encode())
+    close(artifact, Removal(at=at, why=why), adopters)
 
 
 def proceed(artifact: Artifact, known: Iterable[ArtifactId] = ()) -> None:
@@ -151,8 +159,10 @@ def check_referrers(store: Store, record: ArtifactRecord) -> None:
 
 def forget(store: Store, address: ArtifactId) -> None:
     """Removes what an earlier artifact of this id has left of its removal, if its record is gone."""
+    if not store.sizes(f"{address.path}/{ROUNDS}"):
+        return
     names = store.names(address.path)
-    if REMOVED in names and RECORD not in names:
+    if RECORD not in names and (REMOVED in names or is_closed(store, address.path)):
         store.remove(f"{address.path}/{ROUNDS}")
         store.remove(f"{address.path}/{REMOVED}")
 
@@ -203,7 +213,8 @@ def _references(store: Store, user: ArtifactId, home: str) -> Iterator[FileEntry
 
 
 def _last_round(store: Store, path: str) -> int:
-    return max((int(name.partition(".")[0]) for name in store.names(f"{path}/{ROUNDS}")), default=0)
+    names = (name for name in store.names(f"{path}/{ROUNDS}") if not name.endswith(CLAIM))
+    return max((int(name.partition(".")[0]) for name in names), default=0)
 
 
 def _round(path: str, number: int) -> str:

@@ -7,6 +7,9 @@ every store, named after ids with "/" as "%2F":
     .index/<recipe>/versions/<version>             each version
     .index/<recipe>/begun/<UTC time>~<version>     the time of its first artifact
     .index/<recipe>/artifacts/<version>/<kind>     its artifacts
+    .index/<recipe>/newest/<kind>/<versions>~<UTC time>~<version>
+                                                   how new each version of a kind is: the versions that it contains
+                                                   (`VERSIONS`), and the time at which it was finished
     .index/<recipe>/users/<artifact>/<user>        artifacts of other versions that were made or adopted from it, or
                                                    refer to its files
     .index/<recipe>/whole                          everything that existed before is entered
@@ -17,7 +20,7 @@ process was killed or somebody removed it: readers check that the record exists.
 
 import logging
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import islice
 from urllib.parse import quote, unquote
 
@@ -28,7 +31,19 @@ from tasks.core.store import AlreadyPublished, Store
 log = logging.getLogger("sluice.index")
 
 INDEX = ".index"
+VERSIONS = "versions"
+"""Metric of artifacts that accumulate versions: the number of versions that one contains."""
+
+Newness = tuple[float, datetime, str]
+"""Versions that an artifact contains, the time at which it was finished, and its version: the largest is the newest."""
+
 _TIME = "%Y%m%dT%H%M%S.%f"
+
+
+def newness(record: ArtifactRecord) -> Newness:
+    """Returns how new an artifact is among those of its name."""
+    version = ArtifactId.parse(record.artifact).version
+    return record.metrics.get(VERSIONS, 0.0), record.finished.astimezone(UTC), version
 
 
 def dependencies(record: ArtifactRecord) -> list[str]:
@@ -45,6 +60,8 @@ def enter(store: Store, record: ArtifactRecord, at: datetime) -> None:
     own = ArtifactId.parse(record.artifact)
     recipe, kind = _split(own)
     _create(store, f"{INDEX}/{recipe}/artifacts/{own.version}/{quote(kind, safe='')}")
+    versions, finished, _ = newness(record)
+    _create(store, f"{_newest(own.name)}/{versions!r}~{finished:{_TIME}}~{own.version}")
     for address in dependencies(record):
         name, at_sign, version = address.partition("@")
         if not at_sign:
@@ -59,6 +76,20 @@ def enter(store: Store, record: ArtifactRecord, at: datetime) -> None:
 def entered_users(store: Store, address: ArtifactId) -> list[ArtifactId]:
     """Returns the ids of the users of an artifact that were ever entered, also by a run that has not committed yet."""
     return [ArtifactId.parse(unquote(name)) for name in sorted(store.names(_users(address)))]
+
+
+def entered_newness(store: Store, name: str) -> dict[str, Newness]:
+    """Returns how new each version of the artifacts `name` is, in one request.
+
+    A version that is missing has a record from before the index, or none. One with a record may be less new, if it was
+    made again.
+    """
+    entered: dict[str, Newness] = {}
+    for entry in store.names(_newest(name)):
+        versions, finished, version = entry.split("~", 2)
+        found = float(versions), datetime.strptime(finished, _TIME).replace(tzinfo=UTC), version
+        entered[version] = max(found, entered.get(version, found))
+    return entered
 
 
 class VersionIndex:
@@ -149,6 +180,11 @@ def _split(address: ArtifactId) -> tuple[str, str]:
     """Returns the recipe and the kind of an artifact."""
     recipe, _, kind = address.name.partition("/")
     return recipe, kind
+
+
+def _newest(name: str) -> str:
+    recipe, _, kind = name.partition("/")
+    return f"{INDEX}/{recipe}/newest/{quote(kind, safe='')}"
 
 
 def _users(address: ArtifactId) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 from tasks.core.artifact import EXTERNAL, Artifact, ArtifactId, ArtifactRecord, InputRef, fingerprint
 from tasks.core.config import Config, changes, is_operation, nearest
 from tasks.core.errors import DriftError, InputError, RecipeError
-from tasks.core.ledger import newest_of, versions_of
+from tasks.core.ledger import newest_first
 from tasks.core.stage import Inputs
 from tasks.core.stage_spec import Input, StageSpec, variant_version
 from tasks.core.store import Store
@@ -360,8 +360,8 @@ def _find_chosen(store: Store, role: str, value: str, own: ArtifactId) -> Artifa
         name = f"{own.name.partition('/')[0]}/champion"
     else:
         name = own.name if value == PREVIOUS else ArtifactId.parse(value).name
-    versions = (version for version in versions_of(store, name) if version.address != own)
-    chosen = newest_of(version for version in versions if version.record.finished <= began)
+    versions = (version for version in newest_first(store, name) if version.address != own)
+    chosen = next((version for version in versions if version.record.finished <= began), None)
     if chosen is None or value != CHAMPION:
         return chosen
     return champion_of(chosen).open_input("checkpoint")

@@ -11,9 +11,10 @@ from functools import partial
 
 from tasks.core.artifact import Artifact, ArtifactId, InputRef
 from tasks.core.errors import InputError
-from tasks.core.ledger import VERSIONS, newest
+from tasks.core.ledger import newest
 from tasks.core.stage_spec import PreviousInput, StageSpec
 from tasks.core.store import Store
+from tasks.core.version_index import VERSIONS
 from tasks.run.catalogue import MAKERS, STAGES
 from tasks.run.recipe import Recipe
 

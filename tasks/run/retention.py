@@ -219,7 +219,8 @@ def _remove(records: "_Records", found: Survey, listed: Mapping[str, str], now: 
     begun, removed = [one.artifact for one in found.holdings if one.stays], []
     for address in (one.artifact for one in found.unneeded if one.due):
         try:
-            begin(records.artifacts[address], f"no longer needed since {listed[address][:10]}", now)
+            adopters = records.adopters.get(address, ())
+            begin(records.artifacts[address], f"no longer needed since {listed[address][:10]}", now, adopters)
             begun.append(address)
         except InputError as error:
             log.warning("%s cannot be removed: %s", address, error)
@@ -296,7 +297,11 @@ class _Records:
         self.versions = VersionIndex(store, recipe).versions()
         self.referring: dict[str, list[str]] = {}
         """The artifacts that refer to files of an artifact."""
+        self.adopters: dict[str, list[ArtifactId]] = {}
+        """The artifacts that have adopted the files of an artifact. They need them no more than their owner does."""
         for address, artifact in self.artifacts.items():
+            if owner := artifact.record.adopted_from:
+                self.adopters.setdefault(owner, []).append(artifact.address)
             for home in artifact.record.elsewhere():
                 self.referring.setdefault(home, []).append(address)
 

@@ -5,9 +5,9 @@ import json
 from tasks.core.artifact import ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config
-from tasks.core.ledger import VERSIONS
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
+from tasks.core.version_index import VERSIONS
 from tests.plugins.conftest import HOSTILE
 
 PAGE = "/sluice/months?recipe=test"

@@ -16,7 +16,7 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.errors import InputError, StoreError, SupersededError, TransientError
-from tasks.core.ledger import versions_of
+from tasks.core.ledger import newest, versions_of
 from tasks.core.removal import is_complete, remove_files
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
@@ -147,7 +147,9 @@ def test_verification_on_s3_costs_one_request_a_file_and_removal_a_few(s3_store:
         artifact.verify()
 
 
-def test_the_versions_of_a_kind_cost_a_request_each_however_many_files_they_have(s3_store: Store, cost: Cost) -> None:
+def test_the_versions_of_a_kind_cost_a_request_each_and_the_newest_as_much_of_any_number(
+    s3_store: Store, cost: Cost
+) -> None:
     for version, parts in (("a", 1), ("b", 8)):
         committed(s3_store, parts, ArtifactId("demo/books", version))
     begun(s3_store, 1, ArtifactId("demo/books", "unfinished"))
@@ -155,6 +157,12 @@ def test_the_versions_of_a_kind_cost_a_request_each_however_many_files_they_have
     found: list[Artifact] = []
     assert cost(lambda: found.extend(versions_of(s3_store, "demo/books"))) == 1 + 4  # folders: two are no versions
     assert [one.address.version for one in found] == ["a", "b"]
+    chosen: list[Artifact | None] = []
+    for number in range(6):
+        committed(s3_store, 1, ArtifactId("demo/news", str(number)))
+        chosen.clear()
+        assert cost(lambda: chosen.append(newest(s3_store, "demo/news"))) == 2 + 1  # listings, and one record
+        assert [one.address.version for one in chosen if one] == [str(number)]
 
 
 def test_a_listing_of_several_pages_on_s3_is_complete(

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from tasks.core.artifact import Artifact
 from tasks.core.errors import NothingNewError, RecipeError
-from tasks.core.ledger import newest_of, versions_of
+from tasks.core.ledger import newest_first
 from tasks.core.store import Store
 from tasks.formats.tokens.origins import accumulates
 from tasks.formats.tokens.shard import TRAIN
@@ -115,8 +115,8 @@ def new_tokens(store: Store, recipe: str, version: str) -> tuple[int, int, str]:
         return 0, 0, ""
     sizes = training_tokens(shards)
     # A month that is run again after later ones counts as it did then.
-    models = versions_of(store, f"{recipe}/checkpoint")
-    model = newest_of(one for one in models if one.record.finished <= shards.record.finished)
+    models = newest_first(store, f"{recipe}/checkpoint")
+    model = next((one for one in models if one.record.finished <= shards.record.finished), None)
     read = chain_of(model).get("shards") if model else None
     known = training_tokens(read).keys() if read and accumulates(shards) else ()
     new = sum(size for part, size in sizes.items() if part not in known)

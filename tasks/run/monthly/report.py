@@ -17,10 +17,11 @@ from typing import Any
 
 from tasks.core.artifact import Artifact, ArtifactId, InputRef, fingerprint
 from tasks.core.commit import commit
-from tasks.core.ledger import VERSIONS, newest
+from tasks.core.ledger import newest
 from tasks.core.pages import template
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
+from tasks.core.version_index import VERSIONS
 from tasks.formats.documents.languages import language_name
 from tasks.formats.documents.tombstones import in_force
 from tasks.run.inputs import check_recorded

@@ -24,8 +24,8 @@ from functools import partial
 
 from tasks.core.artifact import PartRecord
 from tasks.core.engine import Engine
-from tasks.core.ledger import VERSIONS
 from tasks.core.stage import Inputs, Output, PartSpec, Report
+from tasks.core.version_index import VERSIONS
 from tasks.formats.dedup.dedup_index import (
     FILE,
     DedupIndex,

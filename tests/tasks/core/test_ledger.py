@@ -1,3 +1,5 @@
+import random
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -5,8 +7,9 @@ import pytest
 from tasks.core.artifact import RECORD, Artifact, ArtifactId
 from tasks.core.commit import adopt
 from tasks.core.errors import InputError
-from tasks.core.ledger import Ledger, newest
+from tasks.core.ledger import Ledger, newest, newest_first, versions_of
 from tasks.core.store import Store
+from tasks.core.version_index import INDEX, VERSIONS, enter, entered_newness, newness
 from tests.conftest import run_stage_in
 from tests.tasks.run.toy_stage import ToyConfig
 
@@ -67,13 +70,30 @@ def test_an_unreadable_record_hides_no_other_artifact(chain: Store) -> None:
         ledger.find("test/index@dev")
 
 
-def test_the_newest_artifact_of_a_name_can_exclude_a_version(chain: Store) -> None:
-    run_stage_in(Path(chain.root), TOY, ToyConfig(), kind="seeds", version="later")
-    latest = newest(chain, "test/seeds")
-    before = newest(chain, "test/seeds", but="later")
-    assert latest
-    assert before
-    assert (latest.address.version, before.address.version) == ("later", "dev")
+@pytest.mark.parametrize("seed", range(4))
+def test_the_newest_version_is_that_of_all_records_whatever_the_index_has(chain: Store, seed: int) -> None:
+    """Some versions are made again, copied past the index, removed, or were killed before their record."""
+    draw, made = random.Random(seed), Artifact.open_at(chain, ArtifactId("test/seeds", "dev")).record
+    for _ in range(40):
+        version = f"v{draw.randrange(12)}"
+        path = f"test/seeds/{version}"
+        chain.remove(path)
+        finished = made.finished + timedelta(seconds=draw.randrange(9))
+        versions = {VERSIONS: float(draw.randrange(3))} if draw.random() < 0.7 else {}
+        record = made.model_copy(
+            update={"artifact": f"test/seeds@{version}", "metrics": versions, "finished": finished}
+        )
+        how = draw.choice(("made", "made", "made", "copied", "removed", "killed"))
+        if how in ("made", "killed"):
+            enter(chain, record, finished)
+        if how in ("made", "copied") and not (how == "copied" and version in entered_newness(chain, "test/seeds")):
+            chain.publish(f"{path}/{RECORD}", record.model_dump_json().encode())
+        expected = sorted(versions_of(chain, "test/seeds"), key=lambda one: newness(one.record), reverse=True)
+        assert [one.address for one in newest_first(chain, "test/seeds")] == [one.address for one in expected]
+        but = expected[0].address.version
+        assert (before := newest(chain, "test/seeds", but=but)) is None or before.address == expected[1].address
+    chain.remove(INDEX)
+    assert [one.address for one in newest_first(chain, "test/seeds")] == [one.address for one in expected]
 
 
 def test_a_changed_byte_is_found_by_verifying(chain: Store) -> None:

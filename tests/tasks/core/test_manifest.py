@@ -18,6 +18,7 @@ from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 
 ADDRESS = ArtifactId("demo/words", "a")
+REMOVAL = {".removed.json", ".removal/000000.claim", ".removal/0000.json"}
 IN_MANIFEST = 3
 PARTS = [f"part-{number:05d}-of-00010" for number in range(10)]
 
@@ -175,7 +176,7 @@ def test_a_lost_commit_and_a_removal_leave_the_manifests_of_the_artifact(tmp_pat
     assert listed == {one.path for one in artifact.record.manifests}
     clear(artifact, again=True)
     remove_files(artifact, "of a test", artifact.record.finished)
-    assert set(store.sizes(ADDRESS.path)) == artifact.record_paths | {".removed.json", ".removal/0000.json"}
+    assert set(store.sizes(ADDRESS.path)) == artifact.record_paths | REMOVAL
     assert list(Artifact.open_at(store, ADDRESS).parts) == list(artifact.parts)
 
 

@@ -3,7 +3,7 @@
 import pickle
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from tasks.core.adoption import ADOPTING
 from tasks.core.artifact import Artifact, ArtifactFolder, ArtifactId
-from tasks.core.commit import commit
+from tasks.core.commit import adopt, clear, commit
 from tasks.core.config import Config
-from tasks.core.errors import DriftError, InputError, SluiceError
+from tasks.core.errors import DriftError, InputError, SluiceError, TransientError
 from tasks.core.removal import begin, is_complete, proceed, remove_files
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
@@ -246,6 +247,72 @@ def test_a_commit_and_removals_at_the_same_time_never_leave_a_version_without_a_
         assert is_complete(removal)
     assert 5 < at < 59
     assert {"committed", "InputError" if inner == "removal" else "TransientError"} <= outcomes
+
+
+@pytest.mark.parametrize(
+    "inner", ["removal", "adoption", "removal, adoption, removal", "adoption, removal, adoption", "kill"]
+)
+def test_an_adoption_and_removals_at_the_same_time_leave_no_adopter_without_files_and_no_removal_of_files_in_use(
+    inner: str, copies: Callable[[], Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before each request of an adoption removals run as a whole, or it is killed, or before each of a removal it runs.
+
+    The removals were decided before the adoption. One that is decided with it removes the files of both.
+    """
+    outcomes, address = set(), ArtifactId("demo/words", "adopted")
+
+    def adopting(source: Artifact) -> None:
+        try:
+            adopt(source, address, ())
+            outcomes.add("adopted")
+        except TransientError:
+            outcomes.add("refused")
+
+    def removing(source: Artifact) -> None:
+        with suppress(InputError):  # it is adopted
+            remove(source)
+
+    def die(_: Artifact) -> None:
+        raise Killed
+
+    for at in range(40):
+        store = copies()
+        second = version(store, "2")
+        each = {"removal": removing, "adoption": adopting, "kill": die}
+        calls = [partial(each[name], second) for name in inner.split(", ")]
+        outer = partial(removing if inner.startswith("adoption") else adopting, second)
+        try:
+            if not before_request(monkeypatch, at, calls, outer):
+                break
+        except Killed:
+            removing(second)
+            if complete := Artifact.find(store, address):
+                clear(complete, again=True)
+            else:
+                adopting(second)
+        removing(second)
+        found = Artifact.find(store, address)
+        if found is None:
+            removing(second)
+        assert (names(store, "2"), second.removal() is None) == (("d", True) if found else ("", False))
+        assert not found or found.verify() == []
+        assert not store.exists(f"{address.path}/{ADOPTING}")
+        begin(second, "old", NOW, [address])
+        proceed(second)
+        assert names(store, "2") == ""
+        assert not found or found.removal()
+    assert 5 < at < 39
+    assert outcomes == {"adopted", "refused"}
+
+
+def test_an_adopter_that_was_removed_or_made_otherwise_keeps_no_files(store: Store) -> None:
+    (first,) = grown(store, ["1"])
+    for other in ("2", "3"):
+        adopt(first, ArtifactId("demo/words", other), ())
+        shutil.rmtree(Path(store.root, f"demo/words/{other}"))
+    finished(begun(store, "3", "abc"))
+    remove(first)
+    assert (names(store, "1"), names(store, "3")) == ("", "abc")
 
 
 def test_what_the_records_refer_to_stays_without_an_index_of_versions(store: Store) -> None:

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from tasks.core import manifest
+from tasks.core.adoption import claim
 from tasks.core.artifact import RECORD, REMOVED, Artifact, ArtifactId, ArtifactRecord, FileEntry, InputRef, PartRecord
+from tasks.core.commit import adopt
 from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError
 from tasks.core.ledger import Ledger
@@ -21,7 +23,7 @@ from tasks.core.stage_spec import Input
 from tasks.core.store import Store
 from tasks.core.version_index import enter
 from tasks.formats.tokens.origins import read_origins
-from tasks.run import shell
+from tasks.run import retention, shell
 from tasks.run.catalogue import STAGES
 from tasks.run.place import Retention
 from tasks.run.retention import collect, survey
@@ -214,6 +216,27 @@ def test_nothing_that_is_needed_is_removed_from_a_random_ledger(seed: int, tmp_p
     assert collect(store, "test", policy, NOW).removed == []
 
 
+def test_files_that_are_adopted_after_they_were_judged_stay_until_the_adopter_is_judged_too(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = min(one.artifact for one in survey(store, "test", AT_ONCE, NOW).unneeded)
+    source = Artifact.open_at(store, ArtifactId.parse(address))
+    adopter = ArtifactId(source.address.name, "december")
+
+    def late(*args: Any) -> list[str]:
+        adopt(source, adopter, ())
+        return remove(*args)
+
+    remove = retention._remove
+    with monkeypatch.context() as patch:
+        patch.setattr(retention, "_remove", late)
+        assert address not in collect(store, "test", AT_ONCE, NOW).removed
+    assert f"{address} cannot be removed: {adopter} has adopted its files in the meantime" in caplog.text
+    assert Artifact.open_at(store, adopter).verify() == []
+    assert address not in collect(store, "test", AT_ONCE, NOW).removed, "december is the newest version"
+    assert address in collect(store, "test", AT_ONCE, NOW, drop=["december"]).removed
+
+
 def adopted_of_removed(store: Store, artifact: Artifact) -> bool:
     return bool(artifact.record.adopted_from and artifact.removal())
 
@@ -277,6 +300,7 @@ def entered(
     if adopted_from:
         source = Artifact.open_at(store, ArtifactId.parse(adopted_from))
         adopted_from = source.record.adopted_from or adopted_from
+        claim(source, id_)
     content = adopted_from or address
     name = only[0] or ("champion.json" if stage == "promote" else "file")
     file = FileEntry(path=name, bytes=10, sha256=sha256_of(content.encode()))
@@ -300,7 +324,8 @@ def test_the_record_of_a_removal_is_beside_that_of_the_artifact(store: Store) ->
     (address, *_) = collect(store, "test", AT_ONCE, NOW).removed
     folder = ArtifactId.parse(address).path
     removed = Artifact.open_at(store, ArtifactId.parse(address))
-    assert store.sizes(folder).keys() == removed.record_paths | {REMOVED, f"{ROUNDS}/0000.json"}
+    rounds = {f"{ROUNDS}/{name}" for name in ("000000.claim", "0000.json")}
+    assert store.sizes(folder).keys() == removed.record_paths | rounds | {REMOVED}
 
 
 def test_an_artifact_without_a_manifest_keeps_its_files_and_the_others_are_removed(
