@@ -16,6 +16,7 @@ With `[place] ask_human`, a person approves a new champion in the Airflow UI.
 
 from airflow.sdk import DAG, Param
 
+from operators.alerts import training_failed
 from operators.dags import for_each_recipe
 from operators.forms import dag_settings
 from operators.gate import ReportApproval
@@ -47,8 +48,9 @@ def _build(recipe):
         tasks = {}
         for stage in recipe.stages("finetune"):
             operator = training_operator(recipe, gang=stage == "finetune") if stage in GPU else StageOperator
-            pool = {"pool": "gpu"} if stage in GPU else {}
-            tasks[stage] = operator(task_id=stage, recipe=recipe.name, stage=stage, **pool)
+            more = {"pool": "gpu"} if stage in GPU else {}
+            more |= {"on_failure_callback": training_failed} if stage == "finetune" else {}
+            tasks[stage] = operator(task_id=stage, recipe=recipe.name, stage=stage, **more)
         connect(tasks)
         if "promote_tuned" in tasks and recipe.place.ask_human:
             subject = f"{recipe.name}: may this fine-tuned model become champion?"

@@ -14,6 +14,7 @@ With `[place] ask_human`, a person approves a new champion in the Airflow UI.
 
 from airflow.sdk import DAG, Param
 
+from operators.alerts import training_failed
 from operators.dags import for_each_recipe
 from operators.forms import dag_settings
 from operators.gate import ReportApproval
@@ -44,8 +45,9 @@ def _build(recipe):
         tasks = {}
         for stage in recipe.stages("pretrain"):
             operator = training_operator(recipe, gang=stage == "train") if stage in GPU else StageOperator
-            pool = {"pool": "gpu"} if stage in GPU else {}
-            tasks[stage] = operator(task_id=stage, recipe=recipe.name, stage=stage, **assets_of(recipe, stage), **pool)
+            more = {"pool": "gpu"} if stage in GPU else {}
+            more |= {"on_failure_callback": training_failed} if stage == "train" else {}
+            tasks[stage] = operator(task_id=stage, recipe=recipe.name, stage=stage, **assets_of(recipe, stage), **more)
         connect(tasks)
         if "promote" in tasks and recipe.place.ask_human:
             subject = f"{recipe.name}: may this model become champion?"

@@ -4,25 +4,32 @@ Reads the lines that the stage logs, `[<artifact>] alert: <kind> at <text>`: as 
 task's own process, or from the pod's log, which the triggerer reads. `[place.alerts]` names the notifier: any notifier
 class, whose templated arguments may use `alert` (kind and text), `artifact`, `dag_id`, `task_id` and `run_id`. If the
 notifier fails, the failure is logged and the run continues; the alert is in the task's log in any case.
+
+A run whose task has failed for good has no process left that could raise an alert: Airflow does, by `training_failed`.
 """
 
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from airflow.sdk.module_loading import import_string
 from asgiref.sync import sync_to_async
 
 from operators import stats
+from operators.runs import run_of
 from tasks.core.errors import RecipeError
+from tasks.run.catalogue import STAGES
 from tasks.run.place import AlertsPlace, expand_all
+from tasks.run.recipe import find_recipe
 
 log = logging.getLogger("sluice.alerts.sent")
 
 LOGGER = "sluice.alerts"
+MOST_CHARACTERS = 500
+"""Of an error in an alert."""
 _LINE = re.compile(r"\[(\S+)\] alert: ((\w+) at .+)")
 
 
@@ -68,6 +75,31 @@ def send(place: AlertsPlace, line: str, instance: Any) -> None:
         notifier_of(place)(context)
     except Exception as error:  # providers raise many kinds
         log.warning("the notifier did not send the alert: %s: %s", type(error).__name__, error)
+
+
+def training_failed(context: Mapping[str, Any]) -> None:
+    """Sends the alert `stall` of a training that makes no more steps, because its task has failed and is not retried.
+
+    The `on_failure_callback` of training tasks. Airflow calls it in the task's process, or in its DAG processor if the
+    task's process was killed.
+
+    Args:
+        context: of the task.
+    """
+    instance, task = context["ti"], context["task"]
+    recipe = find_recipe(task.recipe)
+    artifact = f"{recipe.name}/{STAGES[task.stage].output}"
+    with suppress(RecipeError, KeyError):  # a refused run has no version
+        artifact += f"@{run_of(recipe, context).version}"
+    error = context.get("exception")
+    why = " ".join(f"{type(error).__name__} {error}".split())[:MOST_CHARACTERS] if error else "its process was killed"
+    stats.connect()
+    send(
+        recipe.place.alerts,
+        f"[{artifact}] alert: stall at try {instance.try_number}: the task has failed and is not tried again ({why}). "
+        "Look at its log and remove the cause; cleared, it resumes from its newest checkpoint.",
+        instance,
+    )
 
 
 @contextmanager

@@ -44,6 +44,8 @@ def test_the_recipes_of_the_repository_parse(dag_bag, monkeypatch):
     some = {f"manuals.{dag}" for dag in ("corpus", "tokens", "finetune", "takedown")}
     some |= {f"multilingual.{dag}" for dag in ("corpus", "tokens", "pretrain", "takedown")}
     assert {f"{recipe}.{dag}" for recipe in ("demo", "smoke", "web") for dag in DAGS} | some == set(bag.dags)
+    alerted = {task.task_id for dag in bag.dags.values() for task in dag.tasks if task.on_failure_callback}
+    assert alerted == {"train", "finetune"}, "a training that fails for good is an alert"
 
 
 def test_recipes_for_other_places_differ_from_the_demo_only_in_their_place(dag_bag, monkeypatch):

@@ -9,9 +9,10 @@ from types import SimpleNamespace
 import pytest
 from airflow.sdk import BaseNotifier
 
-from operators.alerts import AlertFinder, forward_alerts
+from operators import alerts, stats
+from operators.alerts import AlertFinder, forward_alerts, training_failed
 from tasks.core.artifact import ArtifactId
-from tasks.core.errors import RecipeError
+from tasks.core.errors import KilledError, RecipeError
 from tasks.core.stage import Output
 from tasks.core.store import Store
 from tasks.run.place import AlertsPlace
@@ -49,7 +50,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AlertsPlace:
 def monitor(folder: Path) -> Monitor:
     output = Output(Store(str(folder / "store")), ArtifactId("demo/checkpoint", "dev"), "f" * 64)
     place = TrainPlace(watch=Watch(plateau=False))
-    spec = SimpleNamespace(out=str(folder), run=SimpleNamespace(steps=9), tuning=None, data_changes=(), place=place)
+    spec = SimpleNamespace(
+        out=str(folder), run=SimpleNamespace(steps=9, best=None), tuning=None, data_changes=(), place=place
+    )
     return Monitor(output, spec)  # type: ignore[arg-type]
 
 
@@ -75,6 +78,24 @@ def test_an_alert_in_the_log_of_a_pod_is_sent_and_other_lines_are_not(place: Ale
     assert passed[1] == POD_LINE
     expected = "demo/checkpoint@dev demo.pretrain train r1: stall at step 7: no step for 61 s. Look at its log.\n"
     assert (tmp_path / "alerts").read_text() == expected
+
+
+def test_a_training_whose_task_has_failed_for_good_is_a_stall(
+    place: AlertsPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, gauges = find_recipe("smoke"), list[tuple[str, str]]()
+    alerted = recipe.model_copy(update={"place": recipe.place.model_copy(update={"alerts": place})})
+    monkeypatch.setattr(alerts, "find_recipe", lambda name: alerted)
+    monkeypatch.setattr(stats, "set_alert", lambda *labels: gauges.append(labels))
+    task = SimpleNamespace(recipe="smoke", stage="train")
+    context = {"ti": SimpleNamespace(**vars(TASK), try_number=3), "task": task, "params": {"version": "v1"}}
+    training_failed({**context, "exception": KilledError("rank 1 was killed\nby the kernel", "use less memory")})
+    training_failed(context)
+    assert gauges == [("smoke/checkpoint@v1", "stall")] * 2
+    first, second = (tmp_path / "alerts").read_text().splitlines()
+    assert first.startswith("smoke/checkpoint@v1 demo.pretrain train r1: stall at try 3: the task has failed")
+    assert "(KilledError rank 1 was killed by the kernel" in first
+    assert "(its process was killed)" in second
 
 
 def test_a_failing_notifier_does_not_end_the_run(

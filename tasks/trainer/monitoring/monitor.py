@@ -10,7 +10,7 @@ end of the run, also after a failure.
 Alerts are derived from the values of the steps and the clock (`AlertDetector`):
 
     stall      no new step for `STALL_S`, or ten times the median step if that is longer; before the first step and
-               after the last one, when checkpoints are read and written, for `FIRST_S`
+               after the last one (of an early end, too), when checkpoints are read and written, for `FIRST_S`
     spike      a step was skipped: its loss or gradient was not finite, or its loss far above recent ones
     data_wait  steps wait for data a tenth of the time
     slow       MFU (or tokens per second, if MFU is unknown) has dropped by a fifth compared with earlier steps of the
@@ -44,9 +44,11 @@ from typing import Any
 
 from tasks.core.errors import SluiceError
 from tasks.core.stage import Output
+from tasks.trainer.best import Best
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.logs import (
+    BPB,
     FAULT_KINDS,
     FAULTS,
     LAYERS,
@@ -109,7 +111,7 @@ class AlertDetector:
 
     Args:
         first_step: first step of this start; values of earlier steps are ignored.
-        steps: number of steps of the run.
+        steps: number of steps of the run; it may be set to fewer when the run ends early.
         now: seconds of a monotonic clock.
         step_prefix: with which `trace` finds a step of the run.
         data_changes: steps from which the speed does not compare with that of earlier steps.
@@ -334,8 +336,10 @@ class Monitor:
     def step(self, step: int, values: Mapping[str, float]) -> None:
         """Processes the values of a step (see `AlertDetector.step`)."""
         reason = "" if "loss" in values else self._reason(step)
+        if self._ends_early(step):
+            self.detector.steps = step + 1
         self._report(self.detector.step(step, values, time.monotonic(), reason), step)
-        if (step + 1) % RECENT == 0 or step + 1 == self.spec.run.steps:
+        if (step + 1) % RECENT == 0 or step + 1 == self.detector.steps:
             self.output.log_metrics(step, self.detector.speeds())
 
     def tick(self) -> None:
@@ -403,6 +407,20 @@ class Monitor:
             checkpoints=checkpoint.steps_at(root),
             failure=_error_text(failure) if failure else "",
         )
+
+    def _ends_early(self, step: int) -> bool:
+        """Returns whether a step is the last one because held-out text becomes no better, as the ranks decide it.
+
+        Reads the log, where a rollback replaces the steps that it abandons.
+        """
+        run = self.spec.run
+        if run.best is None or not run.best.patience or (step + 1) % run.best.every:
+            return False
+        best = Best(run.best, run.steps)
+        for line in read_metrics(self.run / METRICS):
+            if run.first_step <= line["step"] <= step and line["loss"] is not None:
+                best.measure(line["step"] + 1, line.get(BPB))
+        return best.ended
 
     def _reason(self, step: int) -> str:
         """Returns why a step was skipped, and what was found about the cause."""

@@ -1,6 +1,7 @@
 """Proposed layouts: those in which a step fits into memory, ranked by its time.
 
-A proposal is never refused when the run starts (`parallel.fit`), and tensor parallelism stays inside a machine.
+A proposal is never refused when the run starts (`parallel.fit`), and tensor parallelism stays inside a machine. Models
+with a mixture of experts have expert parallelism of every degree that divides the experts and their ranks.
 """
 
 import math
@@ -51,8 +52,8 @@ def proposals(
     """Returns layouts with the fewest ranks, at least `ranks`, in which a step fits into memory, best first.
 
     The first one is the simplest of those whose steps take about as long as the fastest; the others are the fastest
-    with other degrees of pipeline, tensor or context parallelism, or another microbatch. A fine-tuning has layouts of
-    FSDP on one node only.
+    with other degrees of pipeline, tensor or context parallelism, with or without expert parallelism, or another
+    microbatch. A fine-tuning has layouts of FSDP on one node only.
 
     Args:
         load: what is trained.
@@ -94,19 +95,20 @@ def _best(found: list[Proposal]) -> list[Proposal]:
 
 
 def _kind(one: Proposal) -> tuple[int, ...]:
-    return one.layout.pipeline, one.layout.tensor, one.layout.context, one.microbatch
+    layout = one.layout
+    return layout.pipeline, layout.tensor, layout.context, layout.expert > 1, one.microbatch
 
 
 def _complexity(one: Proposal) -> tuple[float, ...]:
     layout = one.layout
-    degrees = layout.pipeline, layout.context, layout.tensor, layout.chunks_per_rank
+    degrees = layout.pipeline, layout.context, layout.tensor, layout.expert, layout.chunks_per_rank
     return (-one.microbatch, *degrees, RECOMPUTE.index(layout.recompute), -layout.zero, layout.replicate)
 
 
 def _fitting(load: Workload, memory: float, nodes: int, here: int, machine: Machine) -> Iterator[Proposal]:
     if load.tuning is None and not _can_fit(load, memory, nodes * here):
         return
-    for layout in _candidates(nodes, here, load.tuning is not None):
+    for layout in _candidates(nodes, here, load.shape.experts, load.tuning is not None):
         for run in _runs(load.run):
             if not _is_valid(layout, run, load.shape, load.seq_len, nodes, here):
                 continue
@@ -139,13 +141,13 @@ def _is_valid(layout: Layout, run: TrainConfig, shape: ModelShape, seq_len: int,
 
 
 @cache
-def _candidates(nodes: int, here: int, is_tuning: bool) -> tuple[Layout, ...]:
-    return tuple(_all_candidates(nodes, here, is_tuning))
+def _candidates(nodes: int, here: int, experts: int, is_tuning: bool) -> tuple[Layout, ...]:
+    return tuple(_all_candidates(nodes, here, experts, is_tuning))
 
 
-def _all_candidates(nodes: int, here: int, is_tuning: bool) -> Iterator[Layout]:
+def _all_candidates(nodes: int, here: int, experts: int, is_tuning: bool) -> Iterator[Layout]:
     for pipeline in PIPELINE[: 1 if is_tuning else None]:
-        for tensor in TENSOR[: 1 if is_tuning else None]:
+        for tensor in TENSOR[: 1 if is_tuning or experts else None]:
             for context in CONTEXT[: 1 if is_tuning else None]:
                 others = pipeline * tensor * context
                 if nodes * here % others or here % tensor:
@@ -154,11 +156,19 @@ def _all_candidates(nodes: int, here: int, is_tuning: bool) -> Iterator[Layout]:
                 for replicate in {1, nodes} if shard % nodes == 0 else {1}:
                     degrees = {"replicate": replicate, "shard": shard // replicate, "context": context}
                     degrees |= {"tensor": tensor, "pipeline": pipeline}
-                    yield from _variants(degrees)
+                    of_state = degrees["shard"] * context
+                    for expert in [1] if is_tuning else _divisors(math.gcd(experts, of_state) if experts else 1):
+                        yield from _variants(degrees | {"expert": expert})
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]
 
 
 def _variants(degrees: dict[str, int]) -> Iterator[Layout]:
     for recompute in RECOMPUTE:
+        if recompute == "selective" and degrees["expert"] > 1:  # cannot repeat their exchange
+            continue
         if degrees["pipeline"] == 1:
             yield Layout(**degrees, recompute=recompute)
             continue

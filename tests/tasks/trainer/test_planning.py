@@ -7,10 +7,10 @@ import pytest
 
 from benchmarks.fake_ranks import LLAMA_405B
 from tasks.trainer.config import TrainConfig
-from tasks.trainer.model.config import ModelConfig
+from tasks.trainer.model.config import ExpertsConfig, ModelConfig
 from tasks.trainer.model.shape import SIZES, ModelShape
 from tasks.trainer.parallel.fit import layout_reasons, layout_warnings, memory_per_rank
-from tasks.trainer.parallel.start import default_layout
+from tasks.trainer.parallel.start import Device, default_layout, start_of
 from tasks.trainer.place import Layout
 from tasks.trainer.planning.config import PlanConfig
 from tasks.trainer.planning.estimate import RunPerformance, best_interval, estimate, lost_share, planned_start
@@ -106,6 +106,27 @@ def test_what_the_planner_proposes_is_accepted_and_fits_and_nothing_that_it_trie
             assert found[0].time.total <= ALIKE * one.time.total
     assert proposed > 2
     assert across > 2
+
+
+@pytest.mark.parametrize(("layers", "dim", "width", "ranks"), [(48, 2048, 768, 8), (94, 4096, 1536, 64)])
+def test_experts_are_divided_where_a_step_fits_or_is_faster_only_so(
+    layers: int, dim: int, width: int, ranks: int
+) -> None:
+    memory = 72e9
+    experts = ExpertsConfig(count=128, per_token=8, width=width, balance="bias")
+    model = ModelConfig(layers=layers, dim=dim, heads=dim // 64, kv_heads=4, tie_embeddings=False, experts=experts)
+    run = TrainConfig(model=model, precision="bf16", batch_size=16 * ranks, microbatch=1)
+    load, machine = Workload(run, ModelShape.of(model, 151_936), 4096), Machine(4e14, 8, 450e9, 50e9)
+    found = proposals(load, memory, ranks, 8, machine)
+    for one in found:
+        smaller, (nodes, here) = run.model_copy(update={"microbatch": one.microbatch}), nodes_of(one.layout.ranks, 8)
+        start_of(one.layout, smaller, load.shape, load.seq_len, nodes, here, Device("H100", (9, 0))).check()
+        assert one.memory == sum(memory_per_rank(one.layout, smaller, load.shape, load.seq_len).values()) <= memory
+    best = found[0].layout
+    assert (best.ranks, best.expert > 1) == (ranks, True)
+    whole = best.model_copy(update={"expert": 1})
+    without = sum(load.memory_per_rank(whole, ranks).values())
+    assert without > memory or step_time(load, whole, ranks, machine).total > 1.5 * found[0].time.total
 
 
 def test_the_bubble_of_a_pipeline_is_that_of_its_schedule() -> None:

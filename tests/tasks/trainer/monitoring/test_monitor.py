@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,9 @@ from tasks.core.errors import TransientError
 from tasks.core.stage import Inputs, Listener, Output
 from tasks.core.store import Store
 from tasks.stages.train import stage
-from tasks.trainer.config import InitialSpec, TrainSpec
+from tasks.trainer.config import BestConfig, HeldoutConfig, InitialSpec, TrainSpec
 from tasks.trainer.monitoring import monitor, report
-from tasks.trainer.monitoring.monitor import Monitor
+from tasks.trainer.monitoring.monitor import FIRST_S, STALL_S, Monitor
 from tasks.trainer.monitoring.report import BUCKETS, RunData, chart, thinned
 from tasks.trainer.place import TrainPlace, Watch
 from tests.corpora import Made
@@ -44,8 +45,8 @@ class Tracker(Listener):
         return [(step, value) for step, known, value in self.values if known == name]
 
 
-def watched(made: Made, folder: Path) -> tuple[Monitor, Tracker, TrainSpec]:
-    spec = small_spec(made, folder / "run", steps=200)
+def watched(made: Made, folder: Path, **settings: Any) -> tuple[Monitor, Tracker, TrainSpec]:
+    spec = small_spec(made, folder / "run", steps=200, **settings)
     output, tracker = Output(Store(str(folder / "store")), ArtifactId("test/checkpoint", "dev"), "f" * 64), Tracker()
     output.listen(tracker)
     return Monitor(output, spec), tracker, spec
@@ -130,6 +131,21 @@ def test_a_hanging_rank_is_a_stall_that_ends_with_its_next_step(
     assert Artifact.find(output.store, output.address) is None
     commit(output, "train", stage.VERSION, config, [made.shards.ref("shards")], found)
     assert not output.store.list(f"{output.address.path}/.alerts")
+
+
+def test_the_last_checkpoint_may_take_long_also_after_an_early_end(made: Made, tmp_path: Path) -> None:
+    settings = {"best": BestConfig(every=2, patience=2), "heldout": HeldoutConfig(every=2)}
+    watch, tracker, spec = watched(made, tmp_path, **settings)
+    rows = [row for at, bpb in enumerate((3.0, 2.5, 2.0, 2.5, 2.1)) for row in lines(2 * at, 2, bpb=bpb)]
+    for row in rows:
+        late = list(watch.detector.tick(time.monotonic() + STALL_S + 1)) if row is rows[-1] else []
+        write(Path(spec.out) / "metrics.jsonl", rows[: row["step"] + 1])
+        watch.step(row["step"], row)
+    assert [alert.kind for alert in late] == ["stall"], "before it knows of the end"
+    assert list(watch.detector.tick(time.monotonic() + STALL_S + 1)) == []
+    (stuck,) = watch.detector.tick(time.monotonic() + FIRST_S + 1)
+    assert "no end for 601 s since step 9" in str(stuck)
+    assert [step for step, _ in tracker.of("step_s/p90")] == [9], "the speed of the end is sent"
 
 
 def test_an_alert_is_written_to_log_tracker_store_and_page(
