@@ -33,7 +33,8 @@ def dequantized(blocks: NDArray[np.uint8], scales: NDArray[np.uint8]) -> NDArray
         scales: [..., groups].
     """
     values = np.stack((_VALUES[blocks & 15], _VALUES[blocks >> 4]), axis=-1).reshape(*scales.shape, -1)
-    values = np.ldexp(values, scales[..., None].astype(np.int32) - _BIAS)
+    with np.errstate(over="ignore"):  # what becomes infinite is refused with the name of the tensor
+        values = np.ldexp(values, scales[..., None].astype(np.int32) - _BIAS)
     values[scales == _NAN] = np.nan
     return values.reshape(*scales.shape[:-1], -1)
 

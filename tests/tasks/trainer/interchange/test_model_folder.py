@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
@@ -22,12 +24,13 @@ from tasks.trainer.interchange.weights import (
     INDEX,
     SHARD_BYTES,
     TORCH_NAMES,
+    WEIGHTS,
     Place,
     StoredTensor,
     export_weights,
     write_fp32,
 )
-from tasks.trainer.model.config import ModelConfig
+from tasks.trainer.model.config import ExpertsConfig, ModelConfig
 from tasks.trainer.model.experts import Mixture
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.model.model_file import describe, load_initial, load_model
@@ -166,6 +169,9 @@ def test_logits_and_greedy_tokens_are_equal_and_an_export_has_the_same_bits(
     assert len(set(written)) > 3, "a text that repeats one token would be equal by chance"
     again = exported(folder, tmp_path, 20_000 if sharded else SHARD_BYTES)
     assert (again / INDEX).exists() == sharded
+    if not sharded:
+        read = load_model(tmp_path / "model.json", again / WEIGHTS)[0].state_dict()
+        assert all(torch.equal(weight, ours.state_dict()[name]) for name, weight in read.items())
     before, after = all_tensors(folder), all_tensors(again)
     assert before.keys() == after.keys()
     assert all(before[name].dtype == after[name].dtype and torch.equal(before[name], after[name]) for name in before)
@@ -200,6 +206,33 @@ def test_a_training_step_has_the_loss_and_the_gradients_of_transformers(tmp_path
         torch.testing.assert_close(weight.grad, gradient, atol=1e-4 * float(gradient.abs().max()), rtol=1e-4, msg=own)
 
 
+def test_weights_in_mxfp4_are_those_that_transformers_dequantizes(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "dtype": torch.bfloat16}
+    dense = write_folder(tmp_path / "dense", **(_GPT_OSS | sizes))
+    packed = write_folder(tmp_path / "packed", **(_GPT_OSS | sizes))
+    weights, others = load_file(dense / WEIGHTS), load_file(packed / WEIGHTS)
+    for name in [name for name in weights if name.endswith(("gate_up_proj", "down_proj"))]:
+        experts, inputs, outputs = others.pop(name).shape
+        blocks = torch.randint(256, (experts, outputs, inputs // 32, 16), dtype=torch.uint8)
+        scales = torch.randint(100, 140, blocks.shape[:-1], dtype=torch.uint8)
+        weights[name] = convert_moe_packed_tensors(blocks, scales)
+        others |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+    save_file(weights, dense / WEIGHTS)
+    save_file(others, packed / WEIGHTS)
+    change(packed / "config.json", quantization_config={"quant_method": "mxfp4"})
+    wanted, found = tensors(dense), tensors(packed)
+    assert {name: one.dtype for name, one in found.items()} == {name: one.dtype for name, one in wanted.items()}
+    for own, tensor in found.items():
+        np.testing.assert_array_equal(tensor.values(), wanted[own].values(), own)
+    scales[2, 3, 1] = 255
+    save_file(others, packed / WEIGHTS)
+    with pytest.raises(InputError, match=rf"{name} has values that are NaN"):
+        tensors(packed)
+    save_file({**others, f"{name}_blocks": blocks[:, :1].contiguous()}, packed / WEIGHTS)
+    with pytest.raises(InputError, match=rf"blocks and scales of {name} are U8 \[4, 1, "):
+        tensors(packed)
+
+
 def test_a_configuration_of_an_older_transformers_gives_the_same_shape(tmp_path: Path) -> None:
     scaling = {**LLAMA3, "original_max_position_embeddings": 32}
     folder = write_folder(tmp_path / "new", rope_parameters={**scaling, "rope_theta": 500_000.0})
@@ -223,7 +256,10 @@ def test_the_inner_width_is_exact(tmp_path: Path, width: int, dim: int) -> None:
 def test_shapes_are_those_of_the_decoder() -> None:
     qwen = {"head_width": 12, "qkv_bias": True, "qk_norm": True, "vocab_rows": 48}
     others = {"gated": False, "norm_weight": "none", "qk_norm": True}, {"norm_place": "post", "qk_norm": "projection"}
-    for settings in ({}, {"tie_embeddings": False}, {"tie_embeddings": False, **qwen}, *others, {"norm_place": "both"}):
+    experts = ExpertsConfig(count=4, per_token=2, width=24, bias=True)
+    gpt_oss = {"qkv_bias": True, "output_bias": True, "attention_sinks": True, "experts": experts}
+    others = *others, {"norm_place": "both"}, gpt_oss
+    for settings in ({}, {"tie_embeddings": False}, {"tie_embeddings": False, **qwen}, *others):
         config = ModelConfig(layers=2, dim=32, heads=4, kv_heads=2, ffn_width=50, **settings)
         state = Transformer(config, 40).state_dict()
         assert tensor_shapes(config, 40) == {name: tuple(weight.shape) for name, weight in state.items()}
