@@ -109,9 +109,7 @@ class _Layer:
     scores: Scores
 
 
-def _attend_rows(
-    layer: _Layer, attend: Attend, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None
-) -> Tensor:
+def _attend_rows(layer: _Layer, attend: Attend, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None) -> Tensor:
     """An `Attend` for the initial rows; caches their keys and values."""
     layer.k[:, :, : k.shape[2]], layer.v[:, :, : v.shape[2]] = k, v
     return attend(q, k, v, sinks)

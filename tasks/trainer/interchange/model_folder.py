@@ -41,7 +41,7 @@ from tasks.trainer.interchange.weights import (
     renamed,
     tensors_in,
 )
-from tasks.trainer.model.config import ModelConfig
+from tasks.trainer.model.config import ExpertsConfig, ModelConfig
 
 SOURCE_FILES = (
     *(CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG, CHAT_TEMPLATE),
@@ -249,13 +249,8 @@ def tensor_shapes(model: ModelConfig, vocab_size: int) -> dict[str, tuple[int, .
         "attention.wo.weight": (dim, queries),
         **({} if model.experts else _ffn_shapes("ffn", dim, width, model.gated)),
     }
-    if experts := model.experts:
-        in_layer |= {"ffn.router.weight": (experts.count, dim)}
-        stacks = _ffn_shapes("ffn.experts", dim, experts.width)
-        if experts.bias:
-            in_layer |= {"ffn.router.bias": (experts.count,)}
-            stacks |= {f"{name.removesuffix('weight')}bias": shape[:1] for name, shape in stacks.items()}
-        in_layer |= {name: (experts.count, *shape) for name, shape in stacks.items()}
+    if model.experts:
+        in_layer |= _expert_shapes(model.experts, dim)
     if model.qkv_bias:
         in_layer |= {"attention.wq.bias": (queries,), "attention.wk.bias": (keys,), "attention.wv.bias": (keys,)}
     if model.output_bias:
@@ -277,6 +272,15 @@ def tensor_shapes(model: ModelConfig, vocab_size: int) -> dict[str, tuple[int, .
     for layer in range(model.layers):
         shapes |= {f"layers.{layer}.{name}": shape for name, shape in in_layer.items()}
     return shapes
+
+
+def _expert_shapes(experts: ExpertsConfig, dim: int) -> dict[str, tuple[int, ...]]:
+    stacks = _ffn_shapes("ffn.experts", dim, experts.width)
+    shapes: dict[str, tuple[int, ...]] = {"ffn.router.weight": (experts.count, dim)}
+    if experts.bias:
+        shapes |= {"ffn.router.bias": (experts.count,)}
+        stacks |= {f"{name.removesuffix('weight')}bias": shape[:1] for name, shape in stacks.items()}
+    return shapes | {name: (experts.count, *shape) for name, shape in stacks.items()}
 
 
 def _ffn_shapes(where: str, dim: int, width: int, gated: bool = True) -> dict[str, tuple[int, ...]]:

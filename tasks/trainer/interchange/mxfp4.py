@@ -1,10 +1,10 @@
 """Weights in MXFP4, as gpt-oss is published: read as the values that they stand for, an expert at a time.
 
-The format is that of the OCP Microscaling Formats (MX) Specification 1.0 (2023), sections 5.2 and 5.3: 32 values of four
-bits (E2M1: a sign, two bits of exponent, one of mantissa) share a scale of eight bits (E8M0: a power of two). A
-matrix [experts, outputs, inputs] is stored as two tensors: `..._blocks`, uint8 [experts, outputs, inputs / 32, 16], with
-two values in a byte, of which the lower four bits are the first; and `..._scales`, uint8 [experts, outputs, inputs / 32].
-The layout has the dequantized matrix with its last two dimensions swapped. Does not import torch.
+The format is that of the OCP Microscaling Formats (MX) Specification 1.0 (2023), sections 5.2 and 5.3: 32 values of
+four bits (E2M1: a sign, two bits of exponent, one of mantissa) share a scale of eight bits (E8M0: a power of two). A
+matrix [experts, outputs, inputs] is stored as two tensors: `..._blocks`, uint8 [experts, outputs, inputs / 32, 16],
+with two values in a byte, of which the lower four bits are the first; and `..._scales`, uint8 [experts, outputs,
+inputs / 32]. The layout has the dequantized matrix with its last two dimensions swapped. Does not import torch.
 """
 
 from collections.abc import Iterator, Mapping
@@ -36,7 +36,8 @@ def dequantized(blocks: NDArray[np.uint8], scales: NDArray[np.uint8]) -> NDArray
     with np.errstate(over="ignore"):  # what becomes infinite is refused with the name of the tensor
         values = np.ldexp(values, scales[..., None].astype(np.int32) - _BIAS)
     values[scales == _NAN] = np.nan
-    return values.reshape(*scales.shape[:-1], -1)
+    whole: NDArray[np.float32] = values.reshape(*scales.shape[:-1], -1)
+    return whole
 
 
 @dataclass(frozen=True)

@@ -277,7 +277,9 @@ def export_weights(
         with (folder / name).open("wb") as target:
             _write(source, target, shard, held)
     if len(shards) > 1:
-        files = {tensor.new: name for name, shard in zip(names, shards, strict=True) for tensor in shard if tensor.written}
+        files = {
+            tensor.new: name for name, shard in zip(names, shards, strict=True) for tensor in shard if tensor.written
+        }
         total = sum(tensor.written for shard in shards for tensor in shard)
         index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(files.items()))}
         (folder / INDEX).write_text(f"{json.dumps(index, indent=2)}\n")

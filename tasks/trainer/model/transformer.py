@@ -318,8 +318,9 @@ def initial_weight(config: ModelConfig, name: str, shape: torch.Size, seed: int,
     Matrices: normal with standard deviation 1 / sqrt(fan in), times 1 / sqrt(2 layers) for those that write to the
     residual stream, which keeps its variance independent of depth (GPT-2). Embedding: standard deviation 0.02 if it is
     also the head, so that the first logits are near zero, else 1. A separate head, biases and sinks start at zero,
-    norms with the factor one. `init` changes the deviations. Each weight has its own generator, seeded with its name: changing one
-    layer does not change the initial weights of the others, and a rank computes only the weights of its own layers.
+    norms with the factor one. `init` changes the deviations. Each weight has its own generator, seeded with its name:
+    changing one layer does not change the initial weights of the others, and a rank computes only the weights of its
+    own layers.
     """
     if (constant := initial_constant(config, name, shape, init)) is not None:
         return torch.full(shape, constant)
@@ -377,8 +378,8 @@ def frequencies(config: ModelConfig, device: torch.device) -> Tensor:
     llama3  w if r >= high_freq_factor, w / S if r <= low_freq_factor, and in between the mean of both, weighted
             linearly in r (Llama 3.1: `apply_scaling` in meta-llama/llama-models, models/llama3/model.py).
     yarn    the same, weighted linearly in i between the pairs that make beta_fast and beta_slow turns, rounded
-            outward unless `truncate` is off; in addition, queries and keys are multiplied by 0.1 ln S + 1 (Peng et al. 2023, arXiv 2309.00071,
-            section 3; rounding as in the authors' code).
+            outward unless `truncate` is off; in addition, queries and keys are multiplied by 0.1 ln S + 1 (Peng et al.
+            2023, arXiv 2309.00071, section 3; rounding as in the authors' code).
     """
     head_dim, scaling = config.head_dim, config.rope_scaling
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim

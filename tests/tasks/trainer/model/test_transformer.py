@@ -62,7 +62,9 @@ QWEN = {"head_width": 12, "qkv_bias": True, "qk_norm": True, "vocab_rows": 64}
 GPT_OSS = {"qkv_bias": True, "output_bias": True, "attention_sinks": True}
 
 
-@pytest.mark.parametrize("settings", [{}, {"tie_embeddings": False}, QWEN, *({name: QWEN[name]} for name in QWEN), GPT_OSS])
+@pytest.mark.parametrize(
+    "settings", [{}, {"tie_embeddings": False}, QWEN, *({name: QWEN[name]} for name in QWEN), GPT_OSS]
+)
 def test_the_computed_parameter_count_matches_the_model(settings: dict[str, object]) -> None:
     config = CONFIG.model_copy(update=settings)
     model = build(config, VOCABULARY, 0)
