@@ -109,13 +109,15 @@ class _Layer:
     scores: Scores
 
 
-def _attend_rows(layer: _Layer, attend: Attend, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _attend_rows(layer: _Layer, attend: Attend, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None) -> Tensor:
     """An `Attend` for the initial rows; caches their keys and values."""
     layer.k[:, :, : k.shape[2]], layer.v[:, :, : v.shape[2]] = k, v
-    return attend(q, k, v)
+    return attend(q, k, v, sinks)
 
 
-def _attend_token(layer: _Layer, positions: Tensor, keys: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _attend_token(
+    layer: _Layer, positions: Tensor, keys: int, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None
+) -> Tensor:
     """An `Attend` for one token per row; caches its key and value at the token's position.
 
     Args:
@@ -125,6 +127,7 @@ def _attend_token(layer: _Layer, positions: Tensor, keys: int, q: Tensor, k: Ten
         q: queries, float [rows, heads, 1, head_dim].
         k: keys, float [rows, kv_heads, 1, head_dim].
         v: values, likewise.
+        sinks: float [heads]; None: none.
     """
     rows = torch.arange(len(positions), device=positions.device)
     layer.k[rows, :, positions], layer.v[rows, :, positions] = k[:, :, 0], v[:, :, 0]
@@ -135,7 +138,8 @@ def _attend_token(layer: _Layer, positions: Tensor, keys: int, q: Tensor, k: Ten
     # Query heads that share a key head become queries of one head, so that keys need not be repeated.
     shared = q.reshape(len(q), k.shape[1], -1, q.shape[-1])
     k, v = layer.k[:, :, :keys], layer.v[:, :, :keys]
-    attended = masked_attention(shared, k, v, valid[:, None, None, :], layer.scores)
+    sinks = None if sinks is None else sinks.view(shared.shape[1:3])
+    attended = masked_attention(shared, k, v, valid[:, None, None, :], layer.scores, sinks)
     return attended.reshape(q.shape)
 
 

@@ -7,11 +7,11 @@ the place of a decay (arXiv 2505.12082). `compare` scores both on the same text,
 in training. Only a model that becomes the challenger is registered.
 """
 
+import io
 import json
-import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.config import OptimConfig
 from tasks.trainer.continual import STABLE
 from tasks.trainer.interchange.huggingface import CONFIG, names_in
-from tasks.trainer.interchange.weights import FRAMEWORK, StoredTensor, pieces_of, renamed, tensors_in, write_file
+from tasks.trainer.interchange.weights import FRAMEWORK, StoredTensor, copy_renamed, file_in_pieces, tensors_in
 from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.model_file import FILE
 
@@ -86,15 +86,33 @@ def write_mean(files: Sequence[Path], target: BinaryIO, rename: Callable[[str], 
     A mean is computed in float64, a piece of a tensor at a time.
     """
     models = [dict(tensors_in(file)) for file in files]
-    parts = (part for name, tensor in models[0].items() for part in renamed(rename(name), tensor.shape))
-    sizes = ((name, "F32", shape, 4 * math.prod(shape)) for name, shape in parts)
+    sizes = ((name, "F32", tensor.shape, 4 * tensor.size) for name, tensor in models[0].items())
     means = (piece for name in models[0] for piece in _mean([model[name] for model in models]))
-    write_file(target, sizes, means, FRAMEWORK)
+    copy_renamed(io.BufferedReader(_Pieces(file_in_pieces(sizes, means, FRAMEWORK))), target, rename)
 
 
 def _mean(tensors: Sequence[StoredTensor]) -> Iterator[bytes]:
-    for pieces in zip(*map(pieces_of, tensors), strict=True):
+    for pieces in zip(*(tensor.pieces() for tensor in tensors), strict=True):
         yield np.mean(pieces, axis=0, dtype=np.float64).astype("<f4").tobytes()
+
+
+class _Pieces(io.RawIOBase):
+    """A file that is computed while it is read."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces, self._left = pieces, memoryview(b"")
+
+    def readable(self) -> bool:
+        """Returns True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fills the beginning of a buffer; returns the number of bytes, 0 at the end."""
+        while not self._left and (piece := next(self._pieces, None)) is not None:
+            self._left = memoryview(piece)
+        size = min(len(buffer), len(self._left))
+        buffer[:size], self._left = self._left[:size], self._left[size:]
+        return size
 
 
 def _lineage(model: Artifact, steps: list[int]) -> dict[str, object]:

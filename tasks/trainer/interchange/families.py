@@ -35,10 +35,15 @@ _SCALINGS: dict[str, set[str]] = {
     "default": set(),
     "linear": {"factor"},
     "llama3": {"factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"},
-    "yarn": {"factor", "original_max_position_embeddings", "beta_slow", "beta_fast"},
+    "yarn": {"factor", "original_max_position_embeddings", "beta_slow", "beta_fast", "truncate"},
 }
 """Supported values of `rope_type`, each with its settings that Sluice has."""
-_OPTIONAL_SCALING = {"beta_slow", "beta_fast"}
+_OPTIONAL_SCALING = {"beta_slow", "beta_fast", "truncate"}
+_GPT_OSS_SCALING = {
+    **{"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096},
+    **{"beta_slow": 1.0, "beta_fast": 32.0, "truncate": False},
+}
+"""Rotary positions of a gpt-oss whose file states none."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,9 @@ class Family:
         if experts is None:
             return ["experts"]
         stated = {"shared_width": 0, "router": "softmax", "bias": False, "clamp": 0.0}
-        stated |= {} if self.kind == "qwen3_moe" else {"normalize": True}
+        if self.kind == "gpt_oss":
+            stated |= {"router": "chosen", "bias": True, "clamp": experts.clamp or "a limit"}
+        stated |= {"normalize": True} if self.kind == "mixtral" else {}
         lacking = [name for name, value in stated.items() if getattr(experts, name) != value]
         return [f"experts.{name}" for name in (*lacking, *(["balance"] if experts.balance == "bias" else ()))]
 
@@ -112,6 +119,16 @@ _LISTED = (
         "MixtralForCausalLM",
         free=frozenset({"experts"}),
         missing={"rope_theta": 1e6, "rms_norm_eps": 1e-5},
+    ),
+    Family(
+        "gpt_oss",
+        "GptOssForCausalLM",
+        {"qkv_bias": True, "output_bias": True, "attention_sinks": True},
+        _WINDOWS | {"experts"},
+        {
+            **{"head_dim": 64, "rms_norm_eps": 1e-5, "rope_theta": 1.5e5, "rope_scaling": _GPT_OSS_SCALING},
+            **{"sliding_window": 128, "swiglu_limit": 7.0},
+        },
     ),
     Family(
         "smollm3",
@@ -168,6 +185,7 @@ _FIXED: dict[str, tuple[Any, str]] = {
     "decoder_sparse_step": (1, OTHER_MODEL),
     "mlp_only_layers": ([], OTHER_MODEL),
     "partial_rotary_factor": (1.0, OTHER_MODEL),
+    "swiglu_alpha": (1.702, OTHER_MODEL),
     "quantization_config": (None, "import the weights that were quantized, or dequantize them and save them in bf16"),
     "auto_map": (None, "import a model that needs no code of its own"),
 }
@@ -214,7 +232,7 @@ def fields(family: Family, model: ModelConfig, context: int) -> dict[str, Any]:
         stated["pad_token_id"] = None  # else a default of the class, which need not be a token here
     if kind not in ("qwen2", "mixtral"):
         # Qwen 2 always has biases of queries, keys and values; this field would give all matrices of attention one.
-        stated["attention_bias"] = False
+        stated["attention_bias"] = model.output_bias
     if kind in ("llama", "smollm3"):
         stated["mlp_bias"] = False
     if kind == "smollm3":
@@ -240,8 +258,11 @@ def _window_fields(family: Family, model: ModelConfig, context: int) -> dict[str
 
 
 def _expert_fields(kind: str, experts: ExpertsConfig) -> dict[str, Any]:
-    """Returns the experts of Mixtral or Qwen 3 MoE, whose layers all have them."""
+    """Returns the experts of Mixtral, gpt-oss or Qwen 3 MoE, whose layers all have them."""
     stated: dict[str, Any] = {"num_experts_per_tok": experts.per_token}
+    if kind == "gpt_oss":
+        stated |= {"intermediate_size": experts.width, "num_local_experts": experts.count}
+        return {**stated, "swiglu_limit": experts.clamp}
     if kind == "mixtral":
         stated |= {"intermediate_size": experts.width, "num_local_experts": experts.count, "sliding_window": None}
         return stated
@@ -267,6 +288,8 @@ def _rope_fields(family: Family, model: ModelConfig) -> dict[str, Any]:
     scaling = model.rope_scaling and {
         names.get(name, name): value for name, value in model.rope_scaling.model_dump().items()
     }
+    if "rope_scaling" in family.missing:
+        scaling = scaling or {"rope_type": "default"}
     stated = {"rope_theta": model.rope_theta, "rope_scaling": scaling}
     if "window_rope_theta" not in family.free:
         return stated
@@ -284,7 +307,10 @@ def settings_of(content: Mapping[str, Any]) -> dict[str, Any]:
         KeyError: a field is missing.
     """
     family = FAMILIES[content["model_type"]]
-    for name, (value, remedy) in _FIXED.items():
+    fixed = {**_FIXED, "attention_bias": (family.fixed.get("output_bias", False), OTHER_MODEL)}
+    if family.kind == "gpt_oss" and (content.get("quantization_config") or {}).get("quant_method") == "mxfp4":
+        del fixed["quantization_config"]  # read by `weights`
+    for name, (value, remedy) in fixed.items():
         if content.get(name) not in (None, value):
             raise UnsupportedError(name, content[name], remedy)
     activation = _ACTIVATIONS[family.fixed.get("activation", "silu")]
@@ -341,12 +367,17 @@ def _ropes(content: Mapping[str, Any]) -> list[bool]:
 
 def _experts(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings of an ExpertsConfig."""
-    return {
+    is_qwen = kind == "qwen3_moe"
+    settings = {
         "count": content.get("num_local_experts") or content["num_experts"],
         "per_token": content["num_experts_per_tok"],
-        "width": content["intermediate_size" if kind == "mixtral" else "moe_intermediate_size"],
-        "normalize": kind == "mixtral" or bool(content.get("norm_topk_prob", False)),
+        "width": content["moe_intermediate_size" if is_qwen else "intermediate_size"],
+        "normalize": not is_qwen or bool(content.get("norm_topk_prob", False)),
     }
+    if kind == "gpt_oss":
+        limit = _field(FAMILIES[kind], content, "swiglu_limit")
+        settings |= {"router": "chosen", "bias": True, "clamp": limit}
+    return settings
 
 
 def _windows(family: Family, content: Mapping[str, Any]) -> dict[str, Any]:
@@ -383,7 +414,7 @@ def _usual_windows(kind: str, content: Mapping[str, Any]) -> list[bool]:
         return [layer >= first for layer in layers]
     if kind == "smollm3":
         return [not rope for rope in _ropes(content)]
-    period = {"olmo3": 4, "gemma2": 2, "gemma3_text": content.get("sliding_window_pattern", 6)}.get(kind)
+    period = {"olmo3": 4, "gemma2": 2, "gpt_oss": 2, "gemma3_text": content.get("sliding_window_pattern", 6)}.get(kind)
     return [period is None or (layer + 1) % period > 0 for layer in layers]
 
 
@@ -391,7 +422,8 @@ def _ropes_of(family: Family, content: Mapping[str, Any], windows: Mapping[str, 
     """Returns `rope_theta`, `rope_scaling` and `window_rope_theta`."""
     stated = content.get("rope_parameters") or {}
     by_kind = _FULL in stated or _SLIDING in stated
-    rope = (stated.get(_FULL) if by_kind else stated) or content.get("rope_scaling") or {}
+    rope = (stated.get(_FULL) if by_kind else stated) or content.get("rope_scaling")
+    rope = rope or family.missing.get("rope_scaling", {})
     usual = family.missing.get("rope_theta", 10_000.0)
     theta = rope.get("rope_theta") or content.get("rope_theta") or usual
     settings = {"rope_theta": theta, "rope_scaling": _scaling(rope)}
@@ -444,4 +476,4 @@ def _is_implied(name: str, values: Mapping[str, Any]) -> bool:
     """Returns whether a setting of the rotary positions that Sluice does not have is one that it always computes."""
     if name == "attention_factor" and "factor" in values:
         return math.isclose(values[name], 0.1 * math.log(values["factor"]) + 1, rel_tol=1e-6)
-    return bool(values[name] == {"partial_rotary_factor": 1, "truncate": True}.get(name))
+    return bool(values[name] == {"partial_rotary_factor": 1}.get(name))

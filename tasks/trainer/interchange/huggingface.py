@@ -45,6 +45,8 @@ _IN_LAYER = {
     "attention.wq.bias": "self_attn.q_proj.bias",
     "attention.wk.bias": "self_attn.k_proj.bias",
     "attention.wv.bias": "self_attn.v_proj.bias",
+    "attention.wo.bias": "self_attn.o_proj.bias",
+    "attention.sinks": "self_attn.sinks",
     "attention.q_norm.weight": "self_attn.q_norm.weight",
     "attention.k_norm.weight": "self_attn.k_norm.weight",
     "ffn_norm.weight": "post_attention_layernorm.weight",
@@ -72,6 +74,15 @@ _IN_MIXTRAL = {
     **{f"ffn.experts.{name}.weight": f"block_sparse_moe.experts.{{}}.{name}.weight" for name in ("w1", "w2", "w3")},
 }
 """Names that differ in the layout of Mixtral, of models with experts and without norms of heads."""
+_IN_GPT_OSS = {
+    "ffn.router.weight": "mlp.router.weight",
+    "ffn.router.bias": "mlp.router.bias",
+    **{f"ffn.experts.w{1 + 2 * half}.weight": f"mlp.experts.gate_up_proj|T{half}" for half in (0, 1)},
+    **{f"ffn.experts.w{1 + 2 * half}.bias": f"mlp.experts.gate_up_proj_bias|{half}" for half in (0, 1)},
+    "ffn.experts.w2.weight": "mlp.experts.down_proj|T",
+    "ffn.experts.w2.bias": "mlp.experts.down_proj_bias",
+}
+"""Names that differ in the layout of gpt-oss, of models whose experts have biases; marks as in `weights.Place`."""
 _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 """Tokens that `config.json` and `generation_config.json` name."""
 STOP = "stop_ids"
@@ -85,7 +96,8 @@ ROLES = ("system", "user", "assistant")
 def llama_name(name: str, renamed: Mapping[str, str] | None = None) -> str:
     """Returns the name in the Llama layout of a weight of ours; raises KeyError if the layout has none.
 
-    In that of the matrices of experts `{}` stands for the number of the expert, which is the first index of ours.
+    In that of the matrices of experts `{}` stands for the number of the expert, which is the first index of ours, and
+    `|` is before the marks of `weights.Place`.
 
     Args:
         name: of the weight.
@@ -102,8 +114,8 @@ def llama_name(name: str, renamed: Mapping[str, str] | None = None) -> str:
 def names_in(model: ModelConfig) -> Callable[[str], str]:
     """Returns `llama_name` with the names of the layout that represents the model."""
     ungated = {} if model.gated else _UNGATED
-    mixtral = _IN_MIXTRAL if model.experts and not model.qk_norm else {}
-    return partial(llama_name, renamed={**_RENAMED[model.norm_place], **ungated, **mixtral})
+    mixture = {} if not model.experts or model.qk_norm else _IN_GPT_OSS if model.experts.bias else _IN_MIXTRAL
+    return partial(llama_name, renamed={**_RENAMED[model.norm_place], **ungated, **mixture})
 
 
 def llama_config(
@@ -373,7 +385,7 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
             positions=config["n_positions"],
             norm_vectors=2,
         )
-    if kind not in FAMILIES or config.get("attention_bias") or config.get("mlp_bias"):
+    if kind not in FAMILIES or (config.get("attention_bias") and kind != "gpt_oss") or config.get("mlp_bias"):
         raise InputError(
             f'a model of the type "{kind}"{" with biases" if kind in FAMILIES else ""} is not supported',
             f"supported are: {', '.join(FAMILIES)}",

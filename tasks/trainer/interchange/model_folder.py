@@ -28,18 +28,20 @@ from tasks.trainer.interchange.huggingface import (
     listed_ids,
     names_in,
 )
+from tasks.trainer.interchange.mxfp4 import with_unpacked
 from tasks.trainer.interchange.weights import (
     DTYPES,
     INDEX,
     WEIGHTS,
+    Place,
+    PlacedTensor,
     StackedTensor,
     StoredTensor,
     check_finite,
-    pieces_of,
     renamed,
     tensors_in,
 )
-from tasks.trainer.model.config import ModelConfig
+from tasks.trainer.model.config import ExpertsConfig, ModelConfig
 
 SOURCE_FILES = (
     *(CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG, CHAT_TEMPLATE),
@@ -125,9 +127,6 @@ def read_model(folder: Path) -> FolderModel:
 def _check_architecture(content: Mapping[str, Any]) -> None:
     names, kind = content.get("architectures"), content.get("model_type")
     name = next((name for name in ARCHITECTURES if names == [name]), "")
-    if names == ["GptOssForCausalLM"]:
-        lacks = "Sluice has its experts and windows, but no attention sinks and no bias of the attention's output"
-        raise UnsupportedError("architectures", names, f"{lacks}; {OTHER_MODEL}")
     if not name:
         raise UnsupportedError("architectures", names, f"import a model of {' or '.join(ARCHITECTURES)}")
     if kind != ARCHITECTURES[name]:
@@ -178,6 +177,7 @@ def read_tensors(folder: Path, model: FolderModel) -> dict[str, StoredTensor]:
             if name in found:
                 raise InputError(f"{path} and {found[name].path.name} both have {name}", "download the folder again")
             found[name] = tensor
+    found = with_unpacked(found)
     expected = tensor_shapes(model.shape, model.vocab_size)
     named = names_in(model.shape)
     parts = {name: renamed(named(name), shape) for name, shape in expected.items()}
@@ -194,13 +194,19 @@ def read_tensors(folder: Path, model: FolderModel) -> dict[str, StoredTensor]:
             remedy = f"save the model in one of {', '.join(DTYPES)}"
             raise InputError(f"{tensor.path}: {name} has the dtype {tensor.dtype}", remedy)
     check_finite(found.values())
-    return {name: _stacked([found[one] for one, _ in parts[name]], expected[name]) for name in sorted(expected)}
+    places = {name: Place.of(named(name)) for name in expected}
+    return {
+        name: _assembled([found[one] for one, _ in parts[name]], places[name], expected[name])
+        for name in sorted(expected)
+    }
 
 
-def _stacked(parts: Sequence[StoredTensor], shape: tuple[int, ...]) -> StoredTensor:
+def _assembled(parts: Sequence[StoredTensor], place: Place, shape: tuple[int, ...]) -> StoredTensor:
     """Returns a weight of ours of one tensor or several; raises InputError if they have different dtypes."""
     first, *others = parts
-    if first.shape == shape:
+    if place.is_arranged:
+        return PlacedTensor(first.path, first.name, first.dtype, shape, first.begin, first, place)
+    if not others:
         return first
     for other in others:
         if other.dtype != first.dtype:
@@ -224,7 +230,7 @@ def _check_names(folder: Path, missing: set[str], surplus: set[str]) -> None:
 def _check_tied(embedding: StoredTensor, head: StoredTensor) -> None:
     """Raises InputError unless the head has the values of the embedding that config.json says it shares."""
     readable = embedding.dtype in DTYPES and head.dtype in DTYPES
-    pieces = zip(pieces_of(embedding), pieces_of(head), strict=True) if readable else ()
+    pieces = zip(embedding.pieces(), head.pieces(), strict=True) if readable else ()
     if not readable or embedding.shape != head.shape or not all(np.array_equal(*pair) for pair in pieces):
         raise InputError(
             f"{head.path}: {_HEAD} differs from {_EMBEDDING}, and {CONFIG} has tie_word_embeddings = true",
@@ -243,12 +249,14 @@ def tensor_shapes(model: ModelConfig, vocab_size: int) -> dict[str, tuple[int, .
         "attention.wo.weight": (dim, queries),
         **({} if model.experts else _ffn_shapes("ffn", dim, width, model.gated)),
     }
-    if experts := model.experts:
-        in_layer |= {"ffn.router.weight": (experts.count, dim)}
-        stacks = _ffn_shapes("ffn.experts", dim, experts.width)
-        in_layer |= {name: (experts.count, *shape) for name, shape in stacks.items()}
+    if model.experts:
+        in_layer |= _expert_shapes(model.experts, dim)
     if model.qkv_bias:
         in_layer |= {"attention.wq.bias": (queries,), "attention.wk.bias": (keys,), "attention.wv.bias": (keys,)}
+    if model.output_bias:
+        in_layer |= {"attention.wo.bias": (dim,)}
+    if model.attention_sinks:
+        in_layer |= {"attention.sinks": (model.heads,)}
     has_weights = model.norm_weight != "none"
     if model.qk_norm and has_weights:
         widths = (queries, keys) if model.qk_norm == "projection" else (model.head_dim, model.head_dim)
@@ -264,6 +272,15 @@ def tensor_shapes(model: ModelConfig, vocab_size: int) -> dict[str, tuple[int, .
     for layer in range(model.layers):
         shapes |= {f"layers.{layer}.{name}": shape for name, shape in in_layer.items()}
     return shapes
+
+
+def _expert_shapes(experts: ExpertsConfig, dim: int) -> dict[str, tuple[int, ...]]:
+    stacks = _ffn_shapes("ffn.experts", dim, experts.width)
+    shapes: dict[str, tuple[int, ...]] = {"ffn.router.weight": (experts.count, dim)}
+    if experts.bias:
+        shapes |= {"ffn.router.bias": (experts.count,)}
+        stacks |= {f"{name.removesuffix('weight')}bias": shape[:1] for name, shape in stacks.items()}
+    return shapes | {name: (experts.count, *shape) for name, shape in stacks.items()}
 
 
 def _ffn_shapes(where: str, dim: int, width: int, gated: bool = True) -> dict[str, tuple[int, ...]]:

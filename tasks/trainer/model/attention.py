@@ -3,14 +3,13 @@
 A kernel takes the documents of a batch and returns the attention function that every layer calls. Everything that
 depends only on the documents is computed once per batch.
 
-| kernel | devices | dtypes | queries of a rank | capped scores |
+| kernel | devices | dtypes | queries of a rank | capped scores, sinks |
 |---|---|---|---|---|
 | `sdpa_mask` | CPU | all | some or all | yes |
 | `flex` | GPU; CPU forward | all | some or all | yes |
 | `varlen` | GPU from SM 8.0 | bf16, fp16 | all | no |
 """
 
-from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -19,9 +18,6 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Maps queries [batch, heads, queries, head_dim], keys and values [batch, kv_heads, keys, head_dim] to
-[batch, heads, queries, head_dim]."""
 MIN_DOCUMENTS = 16
 """Minimum capacity of `Bounds.starts`, in documents."""
 
@@ -38,6 +34,21 @@ class Scores(NamedTuple):
 
 
 PLAIN = Scores()
+
+
+class Attend(Protocol):
+    """Computes the attention of a layer."""
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None) -> Tensor:
+        """Returns a float tensor [batch, heads, queries, head_dim].
+
+        Args:
+            q: queries, float [batch, heads, queries, head_dim].
+            k: keys, float [batch, kv_heads, keys, head_dim].
+            v: values, likewise.
+            sinks: float [heads], a score of each head that its softmax also has, and that belongs to no value: with it
+                a result is multiplied by sigmoid(ln sum exp of the scores - sink). None: none.
+        """
 
 
 class Bounds(NamedTuple):
@@ -98,25 +109,32 @@ def sdpa_mask(
     """A `Kernel`: SDPA with a boolean mask; the reference for the others, and the only one that trains on a CPU."""
     mask = document_mask(documents, rows, scores.window)
 
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None) -> Tensor:
         # Repeated explicitly, because SDPA's grouped mode has no fused CPU kernel.
         share = q.shape[1] // k.shape[1]
         k, v = k.repeat_interleave(share, dim=1), v.repeat_interleave(share, dim=1)
-        return masked_attention(q, k, v, mask, scores)
+        return masked_attention(q, k, v, mask, scores, None if sinks is None else sinks[:, None])
 
     return attend
 
 
-def masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scores: Scores) -> Tensor:
+def masked_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scores: Scores, sinks: Tensor | None = None
+) -> Tensor:
     """Returns the attention of [batch, heads, queries, head_dim] under a bool mask, which includes the window.
 
-    SDPA has no cap, so with one all scores are computed and stored, in fp32.
+    SDPA has neither a cap nor sinks, so with one of them all scores are computed and stored, in fp32. Shapes of
+    `sinks` are those that expand to [batch, heads, queries].
     """
-    if not scores.cap:
+    if not scores.cap and sinks is None:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scores.scale)
     products = (q @ k.transpose(-1, -2)).float() * (scores.scale or q.shape[-1] ** -0.5)
-    capped = soft_capped(products, scores.cap).masked_fill(~mask, -torch.inf)
-    return capped.softmax(dim=-1).to(v.dtype) @ v
+    if scores.cap:
+        products = soft_capped(products, scores.cap)
+    products = products.masked_fill(~mask, -torch.inf)
+    if sinks is not None:
+        products = torch.cat((products, sinks.float().expand(products.shape[:-1])[..., None]), dim=-1)
+    return products.softmax(dim=-1)[..., : k.shape[-2]].to(v.dtype) @ v
 
 
 def soft_capped(values: Tensor, cap: float) -> Tensor:

@@ -48,6 +48,8 @@ class YarnRope(Config):
     """Wavelengths that fit into the original length at most this many times are stretched by the factor."""
     beta_fast: float = Field(default=32.0, gt=0)
     """Wavelengths that fit into it at least this many times are kept."""
+    truncate: bool = Field(default=True, exclude_if=lambda rounds: rounds)
+    """Whether the ends of the ramp are rounded outward to whole pairs; gpt-oss does not round them."""
 
     @model_validator(mode="after")
     def _ordered(self) -> "YarnRope":
@@ -109,6 +111,11 @@ class ModelConfig(Config):
     """Key and value heads, each shared by `heads / kv_heads` query heads."""
     qkv_bias: bool = Field(default=False, exclude_if=lambda biases: not biases)
     """Adds a bias to queries, keys and values, as in Qwen 2."""
+    output_bias: bool = Field(default=False, exclude_if=lambda bias: not bias)
+    """Adds a bias to what attention adds to the residual stream, as in gpt-oss."""
+    attention_sinks: bool = Field(default=False, exclude_if=lambda sinks: not sinks)
+    """A learned score per head that every query also has, of no key: its share of the softmax is of nothing, so that
+    a head can attend to less than one key (gpt-oss, arXiv 2508.10925)."""
     qk_norm: bool | Literal["projection"] = Field(default=False, exclude_if=lambda norms: not norms)
     """Normalizes the queries and keys of each head (RMSNorm) before they are rotated, as in Qwen 3; `projection`: all
     heads together, as in OLMo 2."""

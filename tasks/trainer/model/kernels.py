@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import attention
-from torch.nn.attention.flex_attention import BlockMask, flex_attention
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
 from torch.nn.attention.varlen import varlen_attn
 
 from tasks.core.errors import InputError
@@ -32,7 +32,7 @@ def varlen(
     Without `bounds` they are computed here, which waits for the GPU; batches of a training have them.
 
     Raises:
-        InputError: `rows` is not None, or scores have a cap.
+        InputError: `rows` is not None, or scores have a cap; its result, if a layer has sinks.
     """
     if scores.cap:
         raise InputError("the attention kernel `varlen` has no cap of scores", "use `flex`")
@@ -43,7 +43,9 @@ def varlen(
     starts, longest = bounds.starts.to(documents.device), bounds.longest
     window = (scores.window - 1, 0) if scores.window else _CAUSAL
 
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None) -> Tensor:
+        if sinks is not None:
+            raise InputError("the attention kernel `varlen` has no sinks", "use `flex`")
         flat = _flat(q), _flat(k), _flat(v), starts, starts, longest, longest
         out: Any = varlen_attn(*flat, window_size=window, enable_gqa=True, scale=scores.scale)
         joined: Tensor = out.unflatten(0, (q.shape[0], q.shape[2])).transpose(1, 2)
@@ -84,10 +86,13 @@ def flex(documents: Tensor, rows: Tensor | None = None, bounds: Bounds | None = 
     attention = _compiled() if documents.is_cuda else flex_attention
     cap = _capped(scores.cap) if scores.cap else None
 
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        grouped = q.shape[1] != k.shape[1]
-        out: Tensor = attention(q, k, v, score_mod=cap, block_mask=mask, scale=scores.scale, enable_gqa=grouped)
-        return out
+    def attend(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None) -> Tensor:
+        settings = {"score_mod": cap, "block_mask": mask, "scale": scores.scale, "enable_gqa": q.shape[1] != k.shape[1]}
+        if sinks is None:
+            out: Tensor = attention(q, k, v, **settings)
+            return out
+        out, aux = attention(q, k, v, **settings, return_aux=AuxRequest(lse=True))
+        return out * torch.sigmoid(aux.lse - sinks.float()[:, None])[..., None].to(out.dtype)
 
     return attend
 

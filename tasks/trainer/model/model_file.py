@@ -19,7 +19,7 @@ from tasks.formats.tokens.shard import TokenFormat
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.config import InitialSpec, TrainConfig
 from tasks.trainer.interchange.huggingface import STOP, names_in
-from tasks.trainer.interchange.weights import check_finite, renamed, tensors_in
+from tasks.trainer.interchange.weights import Place, check_finite, renamed, tensors_in
 from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.shape import ModelShape
 
@@ -132,11 +132,13 @@ def _in_our_layout(
 
     if not found.keys().isdisjoint(state):
         return found
-    ours, found, named = {}, dict(found), names_in(config)
+    ours, taken, named = {}, set[str](), names_in(config)
     for name, weight in state.items():
-        parts = [found.pop(one) for one, _ in renamed(named(name), weight.shape)]
-        ours[name] = parts[0] if parts[0].shape == weight.shape else torch.stack(parts)
-    return ours | found
+        names = [one for one, _ in renamed(named(name), weight.shape)]
+        parts = [found[one] for one in names]
+        ours[name] = torch.stack(parts) if len(parts) > 1 else Place.of(named(name)).ours(parts[0])
+        taken.update(names)
+    return ours | {name: tensor for name, tensor in found.items() if name not in taken}
 
 
 def last_weights(

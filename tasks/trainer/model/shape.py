@@ -42,7 +42,9 @@ class ModelShape:
         tied: whether embedding and output head are one matrix.
         gated: whether the feed-forward layer has three matrices (SwiGLU), else two.
         biases: whether every matrix of the layers has a bias.
-        qkv_biases: whether only queries, keys and values have a bias.
+        qkv_biases: whether queries, keys and values have a bias, if not all have.
+        output_bias: likewise, of the attention's output.
+        sinks: whether every head has a sink.
         qk_norm: whether queries and keys have a norm, with the width of a head.
         qk_norm_whole: whether it has the width of all heads.
         experts: number of gated experts in place of the feed-forward layer; 0: none.
@@ -69,6 +71,8 @@ class ModelShape:
     gated: bool = True
     biases: bool = False
     qkv_biases: bool = False
+    output_bias: bool = False
+    sinks: bool = False
     qk_norm: bool = False
     qk_norm_whole: bool = False
     experts: int = 0
@@ -98,6 +102,8 @@ class ModelShape:
             model.tie_embeddings,
             gated=model.gated,
             qkv_biases=model.qkv_bias,
+            output_bias=model.output_bias,
+            sinks=model.attention_sinks,
             qk_norm=bool(model.qk_norm),
             qk_norm_whole=model.qk_norm == "projection",
             norm_vectors=0 if model.norm_weight == "none" else 1,
@@ -142,6 +148,7 @@ class ModelShape:
         qkv = self.head_dim * (self.heads + 2 * self.kv_heads)
         others = 2 * self.dim + self.ffn_dim * (2 if self.gated else 1)
         vectors = (self.biases or self.qkv_biases) * qkv + self.biases * others
+        vectors += self.output_bias * self.dim + self.sinks * self.heads
         norm = self.norm_vectors * self.dim
         heads = self.heads + self.kv_heads if self.qk_norm_whole else 2
         vectors += self.layer_norms * norm + self.qk_norm * self.norm_vectors * heads * self.head_dim

@@ -2,8 +2,8 @@
 
 By default that of Llama: pre-norm RMSNorm, rotary positions (Su et al. 2021, arXiv 2104.09864), grouped-query
 attention, SwiGLU (Touvron et al. 2023, arXiv 2302.13971; GQA: arXiv 2305.13245). Settings of `ModelConfig` change one
-feature each, as OLMo 2 (Team OLMo 2025, arXiv 2501.00656), SmolLM3, Gemma 2 and 3 (arXiv 2408.00118, 2503.19786) and
-nanochat have them. The attention kernels and masks are in `attention`.
+feature each, as OLMo 2 (Team OLMo 2025, arXiv 2501.00656), SmolLM3, Gemma 2 and 3 (arXiv 2408.00118, 2503.19786),
+gpt-oss (arXiv 2508.10925) and nanochat have them. The attention kernels and masks are in `attention`.
 """
 
 import hashlib
@@ -91,7 +91,8 @@ class Attention(nn.Module):
         self.wq = Linear(config.dim, queries, config.qkv_bias)
         self.wk = Linear(config.dim, keys, config.qkv_bias)
         self.wv = Linear(config.dim, keys, config.qkv_bias)
-        self.wo = Linear(queries, config.dim)
+        self.wo = Linear(queries, config.dim, config.output_bias)
+        self.sinks = nn.Parameter(torch.zeros(config.heads)) if config.attention_sinks else None
         self.q_norm: RMSNorm | None = None
         self.k_norm: RMSNorm | None = None
         if config.qk_norm:
@@ -111,7 +112,7 @@ class Attention(nn.Module):
         q, k, v = (heads.transpose(1, 2) for heads in (q, k, v))
         if self.has_rope:
             q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        projected: Tensor = self.wo(attend(q, k, v).transpose(1, 2).flatten(-2))
+        projected: Tensor = self.wo(attend(q, k, v, self.sinks).transpose(1, 2).flatten(-2))
         return projected
 
 
@@ -316,9 +317,10 @@ def initial_weight(config: ModelConfig, name: str, shape: torch.Size, seed: int,
 
     Matrices: normal with standard deviation 1 / sqrt(fan in), times 1 / sqrt(2 layers) for those that write to the
     residual stream, which keeps its variance independent of depth (GPT-2). Embedding: standard deviation 0.02 if it is
-    also the head, so that the first logits are near zero, else 1. A separate head and biases start at zero, norms with
-    the factor one. `init` changes the deviations. Each weight has its own generator, seeded with its name: changing one
-    layer does not change the initial weights of the others, and a rank computes only the weights of its own layers.
+    also the head, so that the first logits are near zero, else 1. A separate head, biases and sinks start at zero,
+    norms with the factor one. `init` changes the deviations. Each weight has its own generator, seeded with its name:
+    changing one layer does not change the initial weights of the others, and a rank computes only the weights of its
+    own layers.
     """
     if (constant := initial_constant(config, name, shape, init)) is not None:
         return torch.full(shape, constant)
@@ -338,7 +340,7 @@ def initial_weight(config: ModelConfig, name: str, shape: torch.Size, seed: int,
 
 def initial_constant(config: ModelConfig, name: str, shape: torch.Size, init: InitConfig = STANDARD) -> float | None:
     """Returns the value that all numbers of an initial weight have; None if they are drawn."""
-    if (name.startswith("head.") and not init.std) or name.endswith(".bias"):
+    if (name.startswith("head.") and not init.std) or name.endswith((".bias", ".sinks")):
         return 0.0
     return None if len(shape) > 1 else 0.0 if config.norm_weight == "offset" else 1.0
 
@@ -376,8 +378,8 @@ def frequencies(config: ModelConfig, device: torch.device) -> Tensor:
     llama3  w if r >= high_freq_factor, w / S if r <= low_freq_factor, and in between the mean of both, weighted
             linearly in r (Llama 3.1: `apply_scaling` in meta-llama/llama-models, models/llama3/model.py).
     yarn    the same, weighted linearly in i between the pairs that make beta_fast and beta_slow turns, rounded
-            outward; in addition, queries and keys are multiplied by 0.1 ln S + 1 (Peng et al. 2023, arXiv 2309.00071,
-            section 3; rounding as in the authors' code).
+            outward unless `truncate` is off; in addition, queries and keys are multiplied by 0.1 ln S + 1 (Peng et al.
+            2023, arXiv 2309.00071, section 3; rounding as in the authors' code).
     """
     head_dim, scaling = config.head_dim, config.rope_scaling
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim
@@ -388,8 +390,10 @@ def frequencies(config: ModelConfig, device: torch.device) -> Tensor:
         turns = scaling.original_length * plain / (2 * math.pi)
         unscaled_share = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
     elif isinstance(scaling, YarnRope):
-        first = math.floor(_pair(config, scaling.original_length, scaling.beta_fast))
-        last = math.ceil(_pair(config, scaling.original_length, scaling.beta_slow))
+        first = _pair(config, scaling.original_length, scaling.beta_fast)
+        last = _pair(config, scaling.original_length, scaling.beta_slow)
+        if scaling.truncate:
+            first, last = math.floor(first), math.ceil(last)
         first, last = max(first, 0), min(last, head_dim - 1)
         unscaled_share = 1 - (torch.arange(head_dim // 2, device=device) - first) / max(last - first, 1e-3)
     else:

@@ -123,7 +123,7 @@ def apply(model: Transformer, mesh: Mesh, run: TrainConfig, seq_len: int) -> Non
     """
     layout = mesh.layout
     dtype = compute_dtype(run) or torch.float32
-    model.kernel = best_kernel(mesh.device, dtype, layout.context, run.model.attention_cap)
+    model.kernel = best_kernel(mesh.device, dtype, run.model, layout.context)
     if layout.context > 1:
         model.kernel = context_kernel(model.kernel, mesh.group("context"), seq_len, mesh.device)
         model.rows = rows_of(mesh.at("context"), layout.context, seq_len).to(mesh.device)
@@ -231,9 +231,9 @@ def context_kernel(kernel: Kernel, group: dist.ProcessGroup, seq_len: int, devic
     ) -> Attend:
         attend = kernel(documents, rows, bounds, scores)
 
-        def gathered(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        def gathered(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None) -> Tensor:
             k, v = _Gather.apply(k, order, group), _Gather.apply(v, order, group)  # type: ignore[no-untyped-call]
-            return attend(q, k, v)
+            return attend(q, k, v, sinks)
 
         return gathered
 

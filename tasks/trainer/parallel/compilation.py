@@ -30,6 +30,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.model.attention import Kernel, sdpa_mask
+from tasks.trainer.model.config import ModelConfig
 from tasks.trainer.model.loss import LossOfRows, loss_of_rows
 from tasks.trainer.model.transformer import Transformer
 from tasks.trainer.parallel.fit import compile_reasons
@@ -43,7 +44,7 @@ sequences, in the capacity of their document bounds, and in whether gradients ar
 log = logging.getLogger(__name__)
 
 
-def best_kernel(device: torch.device, dtype: torch.dtype, context: int = 1, cap: float = 0.0) -> Kernel:
+def best_kernel(device: torch.device, dtype: torch.dtype, model: ModelConfig, context: int = 1) -> Kernel:
     """Chooses, activates and logs the kernel to train with.
 
     On a GPU this is never SDPA with a mask, which has no fast kernel there.
@@ -51,8 +52,8 @@ def best_kernel(device: torch.device, dtype: torch.dtype, context: int = 1, cap:
     Args:
         device: of the model.
         dtype: of queries, keys and values.
+        model: whose scores can have a cap or sinks.
         context: ranks that share the positions of a sequence.
-        cap: bound of the scores; 0: none.
     """
     if device.type == "cpu":
         _log_once("attention by sdpa_mask: on a CPU")
@@ -62,7 +63,8 @@ def best_kernel(device: torch.device, dtype: torch.dtype, context: int = 1, cap:
         f"flash attention has no {str(dtype).removeprefix('torch.')}": dtype not in (torch.bfloat16, torch.float16),
         f"flash attention needs SM 8.0, and the GPU has {major}.{minor}": (major, minor) < (8, 0),
         f"{context} ranks share a sequence": context > 1,
-        "flash attention of torch has no cap of scores": cap > 0,
+        "flash attention of torch has no cap of scores": model.attention_cap > 0,
+        "flash attention of torch has no gradient of sinks": model.attention_sinks,
     }
     # Imported here, because they import torch._dynamo, which takes a second or two that CPU runs do not need.
     if any(reasons.values()):

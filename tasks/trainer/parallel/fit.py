@@ -202,6 +202,8 @@ def _tensor_reasons(layout: Layout, shape: ModelShape, seq_len: int) -> list[str
     degree, reasons = layout.tensor, list[str]()
     if degree > 1 and shape.qk_norm_whole:
         reasons.append(f'tensor = {degree} divides the projections that qk_norm = "projection" normalizes whole')
+    if degree > 1 and (shape.sinks or shape.output_bias):
+        reasons.append(f"tensor = {degree} divides neither attention_sinks nor output_bias")
     sizes = {name: getattr(shape, name) for name in ("kv_heads", "heads", "ffn_dim")}
     sizes["vocabulary"] = shape.vocab_size
     for name, size in sizes.items():
@@ -345,8 +347,9 @@ def _layer_activations(
     # The result of flash attention over a single sequence has the layout of its queries, and is copied.
     queries = 2 if gpu and run.microbatch > 1 else 3
     attention = width * (queries * query + keys) / layout.tensor + (0 if gpu else width * seq_len)
-    # On a CPU capped scores are stored: their tanh and the probabilities.
-    attention += 2 * FP32 * shape.heads * seq_len / layout.tensor if shape.attention_cap and not gpu else 0
+    # On a CPU capped scores are stored, their tanh and the probabilities; with sinks the probabilities.
+    stored = 0 if gpu else 2 if shape.attention_cap else shape.sinks
+    attention += stored * FP32 * shape.heads * seq_len / layout.tensor
     if shape.experts:  # the rows of a token by expert, before and after; scores and shares of the router
         rows = width * (2 * shape.active_experts * dim + 4 * shape.inner_dim) + 3 * FP32 * shape.experts
         return norms + attention + rows

@@ -78,7 +78,7 @@ class Replicated:
     def _choose_kernel(self) -> None:
         """Sets the attention kernel of the model, and of a frozen reference within it."""
         dtype = torch.float32 if self.run.precision == "fp32" else torch.bfloat16
-        kernel = best_kernel(self.ranks.device, dtype, cap=self.run.model.attention_cap)
+        kernel = best_kernel(self.ranks.device, dtype, self.run.model)
         for module in self.model.modules():
             if isinstance(module, Transformer):
                 module.kernel = kernel

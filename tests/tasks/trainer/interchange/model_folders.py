@@ -18,6 +18,7 @@ CLASSES = {
         *(("llama", "Llama"), ("mistral", "Mistral"), ("qwen2", "Qwen2"), ("qwen3", "Qwen3"), ("olmo2", "Olmo2")),
         *(("olmo3", "Olmo3"), ("smollm3", "SmolLM3"), ("gemma2", "Gemma2"), ("gemma3", "Gemma3Text")),
         *(("nanochat", "NanoChat"), ("mixtral", "Mixtral"), ("qwen3_moe", "Qwen3Moe")),
+        ("gpt_oss", "GptOss"),
     )
 }
 SMALL = {

@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
@@ -18,8 +20,18 @@ from tasks.trainer.inference import Sampling, continuation
 from tasks.trainer.interchange import weights as weights_module
 from tasks.trainer.interchange.huggingface import names_in, small_files
 from tasks.trainer.interchange.model_folder import read_model, read_origin, read_tensors, tensor_shapes
-from tasks.trainer.interchange.weights import INDEX, SHARD_BYTES, TORCH_NAMES, StoredTensor, export_weights, write_fp32
-from tasks.trainer.model.config import ModelConfig
+from tasks.trainer.interchange.weights import (
+    INDEX,
+    SHARD_BYTES,
+    TORCH_NAMES,
+    WEIGHTS,
+    Place,
+    StoredTensor,
+    export_weights,
+    write_fp32,
+)
+from tasks.trainer.model.config import ExpertsConfig, ModelConfig
+from tasks.trainer.model.experts import Mixture
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.model.model_file import describe, load_initial, load_model
 from tasks.trainer.model.shape import ModelShape
@@ -33,6 +45,10 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_fr
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
 _QWEN_WINDOW = {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1, "num_hidden_layers": 3}
 _GEMMA = {"head_dim": 16, "sliding_window": 16, "query_pre_attn_scalar": 24}
+_GPT_OSS = {
+    **{"family": "gpt_oss", "head_dim": 16, "num_hidden_layers": 3, "sliding_window": 16, "swiglu_limit": 0.3},
+    **{"num_local_experts": 4, "num_experts_per_tok": 2},
+}
 _OLMO3_LONG = {
     "full_attention": {**YARN, "rope_theta": 5e5},
     "sliding_attention": {"rope_type": "default", "rope_theta": 5e5},
@@ -49,6 +65,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "gemma3": {**_GEMMA, "family": "gemma3", "num_hidden_layers": 5, "sliding_window_pattern": 3},
     "gemma3, bf16, capped": {**_GEMMA, "family": "gemma3", "final_logit_softcapping": 5.0, "dtype": torch.bfloat16},
     "nanochat": {"family": "nanochat"},
+    "gpt_oss": {**_GPT_OSS, "rope_parameters": {**YARN, "rope_theta": 1.5e5, "truncate": False}},
 }
 """Models with features that a Llama has not."""
 MIXTURE = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
@@ -81,6 +98,10 @@ MODELS: dict[str, dict[str, Any]] = {
         "dtype": torch.bfloat16,
         "shard_size": "20KB",
         "num_local_experts": 4,
+    },
+    "gpt_oss, files, bf16, square": {
+        **{**_GPT_OSS, "dtype": torch.bfloat16, "shard_size": "20KB", "intermediate_size": 32},
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
     },
     "bf16": {"dtype": torch.bfloat16},
     "fp16": {"dtype": torch.float16},
@@ -148,6 +169,9 @@ def test_logits_and_greedy_tokens_are_equal_and_an_export_has_the_same_bits(
     assert len(set(written)) > 3, "a text that repeats one token would be equal by chance"
     again = exported(folder, tmp_path, 20_000 if sharded else SHARD_BYTES)
     assert (again / INDEX).exists() == sharded
+    if not sharded:
+        read = load_model(tmp_path / "model.json", again / WEIGHTS)[0].state_dict()
+        assert all(torch.equal(weight, ours.state_dict()[name]) for name, weight in read.items())
     before, after = all_tensors(folder), all_tensors(again)
     assert before.keys() == after.keys()
     assert all(before[name].dtype == after[name].dtype and torch.equal(before[name], after[name]) for name in before)
@@ -161,6 +185,9 @@ def test_logits_and_greedy_tokens_are_equal_and_an_export_has_the_same_bits(
 def test_a_training_step_has_the_loss_and_the_gradients_of_transformers(tmp_path: Path, name: str) -> None:
     folder = write_folder(tmp_path / "theirs", **(MODELS[name] | {"dtype": torch.float32}))
     ours = loaded(folder, tmp_path)
+    for mixture in ours.modules():
+        if isinstance(mixture, Mixture):
+            mixture.config = mixture.config.model_copy(update={"balance": "none"})
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     tokens = torch.randint(ours.vocab_size, (2, 48), generator=torch.Generator().manual_seed(3))
     labels = torch.where(torch.arange(48) < 47, tokens.roll(-1, 1), IGNORED)
@@ -171,10 +198,39 @@ def test_a_training_step_has_the_loss_and_the_gradients_of_transformers(tmp_path
     torch.testing.assert_close(loss, wanted, atol=0, rtol=1e-4)
     of_theirs, rename = dict(theirs.named_parameters()), names_in(ours.config)
     for own, weight in ours.named_parameters():
-        gradient = of_theirs[rename(own)].grad
+        place = Place.of(rename(own))
+        gradient = of_theirs[place.name].grad
         assert gradient is not None
+        gradient = place.ours(gradient)
         assert gradient.abs().max() > 0
         torch.testing.assert_close(weight.grad, gradient, atol=1e-4 * float(gradient.abs().max()), rtol=1e-4, msg=own)
+
+
+def test_weights_in_mxfp4_are_those_that_transformers_dequantizes(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "dtype": torch.bfloat16}
+    dense = write_folder(tmp_path / "dense", **(_GPT_OSS | sizes))
+    packed = write_folder(tmp_path / "packed", **(_GPT_OSS | sizes))
+    weights, others = load_file(dense / WEIGHTS), load_file(packed / WEIGHTS)
+    for name in [name for name in weights if name.endswith(("gate_up_proj", "down_proj"))]:
+        experts, inputs, outputs = others.pop(name).shape
+        blocks = torch.randint(256, (experts, outputs, inputs // 32, 16), dtype=torch.uint8)
+        scales = torch.randint(100, 140, blocks.shape[:-1], dtype=torch.uint8)
+        weights[name] = convert_moe_packed_tensors(blocks, scales)
+        others |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+    save_file(weights, dense / WEIGHTS)
+    save_file(others, packed / WEIGHTS)
+    change(packed / "config.json", quantization_config={"quant_method": "mxfp4"})
+    wanted, found = tensors(dense), tensors(packed)
+    assert {name: one.dtype for name, one in found.items()} == {name: one.dtype for name, one in wanted.items()}
+    for own, tensor in found.items():
+        np.testing.assert_array_equal(tensor.values(), wanted[own].values(), own)
+    scales[2, 3, 1] = 255
+    save_file(others, packed / WEIGHTS)
+    with pytest.raises(InputError, match=rf"{name} has values that are NaN"):
+        tensors(packed)
+    save_file({**others, f"{name}_blocks": blocks[:, :1].contiguous()}, packed / WEIGHTS)
+    with pytest.raises(InputError, match=rf"blocks and scales of {name} are U8 \[4, 1, "):
+        tensors(packed)
 
 
 def test_a_configuration_of_an_older_transformers_gives_the_same_shape(tmp_path: Path) -> None:
@@ -200,7 +256,10 @@ def test_the_inner_width_is_exact(tmp_path: Path, width: int, dim: int) -> None:
 def test_shapes_are_those_of_the_decoder() -> None:
     qwen = {"head_width": 12, "qkv_bias": True, "qk_norm": True, "vocab_rows": 48}
     others = {"gated": False, "norm_weight": "none", "qk_norm": True}, {"norm_place": "post", "qk_norm": "projection"}
-    for settings in ({}, {"tie_embeddings": False}, {"tie_embeddings": False, **qwen}, *others, {"norm_place": "both"}):
+    experts = ExpertsConfig(count=4, per_token=2, width=24, bias=True)
+    gpt_oss = {"qkv_bias": True, "output_bias": True, "attention_sinks": True, "experts": experts}
+    others = *others, {"norm_place": "both"}, gpt_oss
+    for settings in ({}, {"tie_embeddings": False}, {"tie_embeddings": False, **qwen}, *others):
         config = ModelConfig(layers=2, dim=32, heads=4, kv_heads=2, ffn_width=50, **settings)
         state = Transformer(config, 40).state_dict()
         assert tensor_shapes(config, 40) == {name: tuple(weight.shape) for name, weight in state.items()}
@@ -213,7 +272,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"architectures": ["GemmaForCausalLM"]},
         r'architectures = \["GemmaForCausalLM"\].* Import a model of Llama.*Qwen3',
     ),
-    ({"architectures": ["GptOssForCausalLM"]}, "has its experts and windows, but no attention sinks"),
     ({"architectures": None}, "architectures = null"),
     ({"model_type": "qwen3"}, 'model_type = "qwen3".* A model of LlamaForCausalLM has llama'),
     ({"attention_bias": True}, "attention_bias = true is not supported"),

@@ -152,9 +152,13 @@ def test_varlen_refuses_partial_positions() -> None:
         varlen(packed(), torch.arange(4))
     with pytest.raises(InputError, match="no cap of scores"):
         varlen(packed(), scores=Scores(cap=5.0))
+    with pytest.raises(InputError, match="has no sinks"):
+        varlen(packed())(*heads_of(packed()), torch.zeros(4))
 
 
-def one_by_one(documents: Tensor, q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
+def one_by_one(
+    documents: Tensor, q: Tensor, k: Tensor, v: Tensor, scores: Scores, sinks: Tensor | None = None
+) -> Tensor:
     """Attention as its definition: a query, a key and a score at a time."""
     out = torch.zeros_like(q)
     for row, head, at in ((0, 0, 0), (0, 1, 203), (0, 2, 290), (1, 3, 5), (1, 0, 359)):
@@ -162,7 +166,8 @@ def one_by_one(documents: Tensor, q: Tensor, k: Tensor, v: Tensor, scores: Score
         keys = [key for key in keys if not scores.window or at - key < scores.window]
         products = torch.stack([q[row, head, at] @ k[row, head // 2, key] for key in keys]) * scores.scale
         capped = scores.cap * torch.tanh(products / scores.cap) if scores.cap else products
-        out[row, head, at] = capped.softmax(0) @ v[row, head // 2, keys]
+        total = capped.exp().sum() + (0 if sinks is None else sinks[head].exp())
+        out[row, head, at] = capped.exp() / total @ v[row, head // 2, keys]
     return out
 
 
@@ -171,13 +176,16 @@ def one_by_one(documents: Tensor, q: Tensor, k: Tensor, v: Tensor, scores: Score
 @pytest.mark.parametrize(
     "scores", [Scores(20, 0.0, 0.5), Scores(0, 1.5, 0.5), Scores(150, 1.5, 0.7), Scores(1, 0.0, 1.0)]
 )
+@pytest.mark.parametrize("sinks", [None, torch.tensor([-3.0, 0.0, 1.0, 4.0])])
 @pytest.mark.parametrize("rows", [None, torch.cat((torch.arange(150), torch.arange(200, 360)))])
-def test_windows_and_capped_scores_follow_their_definition(kernel: Kernel, scores: Scores, rows: Tensor | None) -> None:
+def test_windows_capped_scores_and_sinks_follow_their_definition(
+    kernel: Kernel, scores: Scores, sinks: Tensor | None, rows: Tensor | None
+) -> None:
     documents = packed()
     q, k, v = heads_of(documents)
-    wanted = one_by_one(documents, q, k, v, scores)
+    wanted = one_by_one(documents, q, k, v, scores, sinks)
     own = torch.arange(360) if rows is None else rows
-    found = kernel(documents, rows, None, scores)(q[:, :, own], k, v)
+    found = kernel(documents, rows, None, scores)(q[:, :, own], k, v, sinks)
     for row, head, at in wanted.abs().sum(-1).nonzero().tolist():
         place = int((own == at).nonzero())
         torch.testing.assert_close(found[row, head, place], wanted[row, head, at], atol=2e-6, rtol=1e-5)
@@ -249,18 +257,19 @@ def test_a_gpu_gets_the_newest_flash_attention_that_it_supports_and_that_is_inst
 ) -> None:
     activated = gpu(capability, packages)
     for dtype in (BF16, FP16):
-        assert best_kernel(torch.device("cuda"), dtype) is varlen
+        assert best_kernel(torch.device("cuda"), dtype, ModelConfig()) is varlen
     assert set(activated) == {flash} - {"FA2"}
     assert chosen() == [f"attention by varlen with {flash}: on SM {capability[0]}.{capability[1]}"]
 
 
 @pytest.mark.parametrize(
-    ("capability", "dtype", "context", "reason"),
+    ("capability", "dtype", "context", "settings", "reason"),
     [
-        ((9, 0), FP32, 1, "flash attention has no float32"),
-        ((7, 5), FP16, 1, "flash attention needs SM 8.0, and the GPU has 7.5"),
-        ((9, 0), BF16, 2, "2 ranks share a sequence"),
-        ((7, 0), FP32, 1, "flash attention has no float32, flash attention needs SM 8.0, and the GPU has 7.0"),
+        ((9, 0), FP32, 1, {}, "flash attention has no float32"),
+        ((7, 5), FP16, 1, {}, "flash attention needs SM 8.0, and the GPU has 7.5"),
+        ((9, 0), BF16, 2, {}, "2 ranks share a sequence"),
+        ((7, 0), FP32, 1, {}, "flash attention has no float32, flash attention needs SM 8.0, and the GPU has 7.0"),
+        ((9, 0), BF16, 1, {"attention_sinks": True}, "flash attention of torch has no gradient of sinks"),
     ],
 )
 def test_a_gpu_gets_flex_where_flash_attention_does_not_apply(
@@ -269,27 +278,31 @@ def test_a_gpu_gets_flex_where_flash_attention_does_not_apply(
     capability: tuple[int, int],
     dtype: torch.dtype,
     context: int,
+    settings: dict[str, Any],
     reason: str,
 ) -> None:
     activated = gpu(capability, ("FA3", "FA4"))
-    assert best_kernel(torch.device("cuda"), dtype, context) is flex
+    assert best_kernel(torch.device("cuda"), dtype, ModelConfig(**settings), context) is flex
     assert not activated
     assert chosen() == [f"attention by flex: {reason}"]
 
 
 def test_cpu_training_uses_the_reference_kernel_and_logs_the_choice_once(chosen: Callable[[], list[str]]) -> None:
     for _ in range(2):
-        assert best_kernel(torch.device("cpu"), FP32) is sdpa_mask
+        assert best_kernel(torch.device("cpu"), FP32, ModelConfig()) is sdpa_mask
     assert chosen() == ["attention by sdpa_mask: on a CPU"]
 
 
 @on_gpu
-@pytest.mark.parametrize("heads", [2, 4])
-@pytest.mark.parametrize("kernel", [flex, varlen])
-def test_gpu_kernels_match_outputs_and_gradients_of_the_reference(kernel: Kernel, heads: int) -> None:
+@pytest.mark.parametrize(
+    ("kernel", "heads", "sunk"),
+    [(flex, 2, False), (flex, 4, False), (flex, 2, True), (varlen, 2, False), (varlen, 4, False)],
+)
+def test_gpu_kernels_match_outputs_and_gradients_of_the_reference(kernel: Kernel, heads: int, sunk: bool) -> None:
     documents = packed().cuda()
     q, k, v = (tensor.cuda().bfloat16() for tensor in heads_of(documents, 64))
-    inputs = (q, k.repeat_interleave(heads // 2, dim=1), v.repeat_interleave(heads // 2, dim=1))
+    inputs = [q, k.repeat_interleave(heads // 2, dim=1), v.repeat_interleave(heads // 2, dim=1)]
+    inputs += [torch.tensor([-3.0, 0.0, 1.0, 4.0], device="cuda")] if sunk else []
     weights = torch.randn_like(q)
 
     def of(kernel: Kernel, dtype: torch.dtype) -> tuple[Tensor, ...]:
@@ -305,10 +318,11 @@ def test_gpu_kernels_match_outputs_and_gradients_of_the_reference(kernel: Kernel
 @on_gpu
 def test_a_gpu_never_gets_a_dense_mask() -> None:
     device = torch.device("cuda")
-    assert best_kernel(device, torch.bfloat16) is varlen
-    assert best_kernel(device, torch.bfloat16, context=2) is best_kernel(device, torch.float32) is flex
+    plain, bf16 = ModelConfig(), torch.bfloat16
+    assert best_kernel(device, bf16, plain) is varlen
+    assert best_kernel(device, bf16, plain, context=2) is best_kernel(device, torch.float32, plain) is flex
     model = build(ModelConfig(layers=1, dim=128, heads=2, kv_heads=1), 64, 0).to(device, torch.bfloat16)
-    model.kernel = best_kernel(device, torch.bfloat16)
+    model.kernel = best_kernel(device, bf16, plain)
     tokens = torch.zeros(2, 360, dtype=torch.int64, device=device)
     model.loss(tokens, packed().to(device), tokens).backward()
     assert all(parameter.grad is not None for parameter in model.parameters())

@@ -90,9 +90,16 @@ QWEN_3_30B_A3B = {
     **{"num_experts_per_tok": 8, "moe_intermediate_size": 768},
 }
 MIXTRAL = {**LLAMA_3_8B, "intermediate_size": 14336, "num_local_experts": 8, "num_experts_per_tok": 2}
+GPT_OSS_120B = {
+    **{"hidden_size": 2880, "num_hidden_layers": 36, "num_attention_heads": 64, "num_key_value_heads": 8},
+    **{"head_dim": 64, "intermediate_size": 2880, "vocab_size": 201088, "num_local_experts": 128},
+    **{"num_experts_per_tok": 4, "attention_bias": True, "max_position_embeddings": 131072},
+    "quantization_config": {"quant_method": "mxfp4"},
+}
 OF_EXPERTS: dict[str, tuple[dict[str, Any], int]] = {
     "Qwen 3 30B-A3B": ({"model_type": "qwen3_moe", **QWEN_3_30B_A3B}, 30_532_122_624),
     "Mixtral 8x7B": ({"model_type": "mixtral", **MIXTRAL, "vocab_size": 32000}, 46_702_792_704),
+    "gpt-oss 120b": ({"model_type": "gpt_oss", **GPT_OSS_120B}, 116_829_156_672),
 }
 
 

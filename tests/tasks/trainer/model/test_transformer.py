@@ -59,16 +59,22 @@ def test_positions_restart_with_each_document() -> None:
 
 
 QWEN = {"head_width": 12, "qkv_bias": True, "qk_norm": True, "vocab_rows": 64}
+GPT_OSS = {"qkv_bias": True, "output_bias": True, "attention_sinks": True}
 
 
-@pytest.mark.parametrize("settings", [{}, {"tie_embeddings": False}, QWEN, *({name: QWEN[name]} for name in QWEN)])
+@pytest.mark.parametrize(
+    "settings", [{}, {"tie_embeddings": False}, QWEN, *({name: QWEN[name]} for name in QWEN), GPT_OSS]
+)
 def test_the_computed_parameter_count_matches_the_model(settings: dict[str, object]) -> None:
     config = CONFIG.model_copy(update=settings)
     model = build(config, VOCABULARY, 0)
     assert ModelShape.of(config, VOCABULARY).weights["total"] == sum(p.numel() for p in model.parameters())
 
 
-def test_biases_start_at_zero_and_norms_of_heads_at_one() -> None:
+def test_biases_and_sinks_start_at_zero_and_norms_of_heads_at_one() -> None:
+    state = build(CONFIG.model_copy(update=GPT_OSS), VOCABULARY, 0).state_dict()
+    assert torch.equal(state["layers.1.attention.sinks"], torch.zeros(4))
+    assert torch.equal(state["layers.1.attention.wo.bias"], torch.zeros(32))
     state = build(CONFIG.model_copy(update=QWEN), VOCABULARY, 0).state_dict()
     biases = [name for name in state if name.endswith(".bias")]
     assert biases == [f"layers.{layer}.attention.w{one}.bias" for layer in (0, 1) for one in "qkv"]
@@ -195,7 +201,7 @@ def test_a_model_applies_its_position_scaling() -> None:
 
 
 def test_settings_of_other_families_are_serialized_only_if_set() -> None:
-    for name, value in QWEN.items():
+    for name, value in (QWEN | GPT_OSS).items():
         assert name not in ModelConfig().model_dump(mode="json")
         config = CONFIG.model_copy(update={name: value})
         assert config.model_dump(mode="json")[name] == value

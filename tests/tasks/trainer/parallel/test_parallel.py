@@ -71,7 +71,8 @@ ODD = {"layers": 1}
 """The last of its seven matrices has nothing for the second of two ranks to orthogonalize."""
 
 EXPERTS: dict[str, Any] = {
-    "experts": {"count": 8, "per_token": 2, "width": 16, "shared_width": 16, "balance": "bias", "bias_rate": 0.02}
+    "experts": {"count": 8, "per_token": 2, "width": 16, "shared_width": 16, "balance": "bias", "bias_rate": 0.02},
+    **{"attention_sinks": True, "output_bias": True},
 }
 OF_EXPERTS: dict[str, dict[str, Any]] = {
     "two parts": {"shard": 4, "expert": 2},
@@ -268,6 +269,7 @@ def test_muon_on_four_ranks_takes_the_steps_of_one(tmp_path: Path) -> None:
 
 
 WHOLE = config(tie=False).model.model_copy(update={"qk_norm": "projection"})
+SUNK = config(tie=False).model.model_copy(update={"attention_sinks": True})
 
 
 @pytest.mark.parametrize(
@@ -280,6 +282,7 @@ WHOLE = config(tie=False).model.model_copy(update={"qk_norm": "projection"})
         ({"context": 4}, {"seq_len": 36}, "2 x context = 8 does not divide seq_len = 36"),
         ({"pipeline": 4}, {"tie": True}, "tie_embeddings"),
         ({"tensor": 2, "shard": 2}, {"model": WHOLE}, 'projections that qk_norm = "projection" normalizes whole'),
+        ({"tensor": 2, "shard": 2}, {"model": SUNK}, "tensor = 2 divides neither attention_sinks nor output_bias"),
         ({"tensor": 2, "shard": 2, "recompute": "full", "compile": True}, {}, "cannot compile layers with tensor > 1"),
         ({"pipeline": 4, "schedule": "interleaved"}, {}, "4 layers cannot be 8 chunks"),
         ({"pipeline": 4}, {"batch_size": 2, "microbatch": 1}, "2 microbatches per data-parallel rank"),
