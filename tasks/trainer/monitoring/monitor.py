@@ -320,6 +320,7 @@ class Monitor:
             spec.place.watch.exposed_communication,
         )
         self._layers, self._profiled = MetricsTail(self.run / LAYERS), ProfiledSteps(self.run)
+        self._best, self._measured = Best(spec.run.best, spec.run.steps), -2
         self._open_kinds: set[str] = set()
         self._faults = len(self._reported()) if known_faults is None else known_faults
 
@@ -336,7 +337,7 @@ class Monitor:
     def step(self, step: int, values: Mapping[str, float]) -> None:
         """Processes the values of a step (see `AlertDetector.step`)."""
         reason = "" if "loss" in values else self._reason(step)
-        if self._ends_early(step):
+        if self._ends_early(step, values):
             self.detector.steps = step + 1
         self._report(self.detector.step(step, values, time.monotonic(), reason), step)
         if (step + 1) % RECENT == 0 or step + 1 == self.detector.steps:
@@ -408,19 +409,20 @@ class Monitor:
             failure=_error_text(failure) if failure else "",
         )
 
-    def _ends_early(self, step: int) -> bool:
-        """Returns whether a step is the last one because held-out text becomes no better, as the ranks decide it.
-
-        Reads the log, where a rollback replaces the steps that it abandons.
-        """
+    def _ends_early(self, step: int, values: Mapping[str, float]) -> bool:
+        """Returns whether a step is the last one because held-out text becomes no better, as the ranks decide it."""
         run = self.spec.run
-        if run.best is None or not run.best.patience or (step + 1) % run.best.every:
+        if run.best is None or not run.best.patience:
             return False
-        best = Best(run.best, run.steps)
-        for line in read_metrics(self.run / METRICS):
-            if run.first_step <= line["step"] <= step and line["loss"] is not None:
-                best.measure(line["step"] + 1, line.get(BPB))
-        return best.ended
+        if step != self._measured + 1:  # the first step that is seen, or one after a rollback
+            self._best = Best(run.best, run.steps)
+            for line in read_metrics(self.run / METRICS):
+                if run.first_step <= line["step"] < step and line["loss"] is not None:
+                    self._best.measure(line["step"] + 1, line.get(BPB))
+        if "loss" in values:
+            self._best.measure(step + 1, values.get(BPB))
+        self._measured = step
+        return self._best.ended
 
     def _reason(self, step: int) -> str:
         """Returns why a step was skipped, and what was found about the cause."""
