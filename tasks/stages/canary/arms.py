@@ -93,9 +93,9 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
         arms += config.widths.arms(cycle["arms"][0])
     write(output, {CYCLE: encoded(cycle), ARMS: encoded(arms)})
     members = tuple(f"{output.member}-{arm['arm']}-seed-{seed}" for arm in arms for seed in config.seeds)
-    kinds = ", ".join(arm["kind"] for arm in arms if arm["kind"] != SWEPT)
-    kinds += ", widths" * (len(members) // len(config.seeds) > len(this["arms"]))
-    note = this["stopped"] or f"{len(arms)} arms ({kinds}) x {len(config.seeds)} seeds"
+    kinds = [arm["kind"] for arm in arms if arm["kind"] != SWEPT]
+    kinds += ["widths"] if len(kinds) < len(arms) else []
+    note = this["stopped"] or f"{len(arms)} arms ({', '.join(kinds)}) x {len(config.seeds)} seeds"
     return Report(metrics={"arms": len(arms), "runs": len(members)}, members=members, note=note)
 
 
