@@ -20,7 +20,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 from tasks.core import manifest
-from tasks.core.adoption import ADOPTING, claim
 from tasks.core.artifact import RECORD, REMOVED, TRACKING, Artifact, ArtifactId, ArtifactRecord, InputRef
 from tasks.core.config import Config
 from tasks.core.errors import DriftError, InputError
@@ -28,6 +27,7 @@ from tasks.core.manifest import FILES_IN_MANIFEST, MANIFESTS, PARTS_IN_MANIFEST,
 from tasks.core.part import PARTS, finite
 from tasks.core.remote import concurrently
 from tasks.core.removal import ROUNDS, check_references, check_referrers, forget
+from tasks.core.removal.adoption import ADOPTING, claim
 from tasks.core.stage import SCRATCH, Output, Report, scratch_of
 from tasks.core.store import AlreadyPublished, Store
 from tasks.core.version_index import enter

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from tasks.core.adoption import ADOPTING
 from tasks.core.artifact import Artifact, ArtifactFolder, ArtifactId
 from tasks.core.commit import adopt, clear, commit
 from tasks.core.config import Config
 from tasks.core.errors import DriftError, InputError, SluiceError, TransientError
 from tasks.core.removal import begin, is_complete, proceed, remove_files
+from tasks.core.removal.adoption import ADOPTING
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.core.version_index import VersionIndex

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from tasks.core import manifest
-from tasks.core.adoption import claim
 from tasks.core.artifact import RECORD, REMOVED, Artifact, ArtifactId, ArtifactRecord, FileEntry, InputRef, PartRecord
 from tasks.core.commit import adopt
 from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError
 from tasks.core.ledger import Ledger
 from tasks.core.removal import ROUNDS
+from tasks.core.removal.adoption import claim
 from tasks.core.stage_spec import Input
 from tasks.core.store import Store
 from tasks.core.version_index import enter

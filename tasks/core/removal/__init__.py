@@ -8,7 +8,7 @@ what is removed, and what stays for whom) and `.removal/`:
 
 The first round begins with `.removed.json`. When the last version that refers to a file is removed, a further round
 removes the file. A version that is removed itself keeps nothing. No removal begins while others have adopted the files,
-unless it was decided with them (`tasks.core.adoption`).
+unless it was decided with them (`tasks.core.removal.adoption`).
 
 A commit that refers to the files and a removal can run at the same time, on any machines, and either can be killed. The
 commit enters its references in the version index, then looks for a removal; the removal says that it has begun, then
@@ -23,10 +23,10 @@ from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
 
 from tasks.core import manifest
-from tasks.core.adoption import CLAIM, CLAIMS, close, is_closed
 from tasks.core.artifact import RECORD, REMOVED, Artifact, ArtifactId, ArtifactRecord, Kept, Removal
 from tasks.core.errors import DriftError, InputError, TransientError
 from tasks.core.manifest import MANIFESTS, FileEntry, Parts
+from tasks.core.removal.adoption import CLAIM, CLAIMS, close, is_closed
 from tasks.core.store import AlreadyPublished, Store
 from tasks.core.version_index import entered_users
 
