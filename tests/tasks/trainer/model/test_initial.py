@@ -222,6 +222,8 @@ OTHER = {
     "kv_heads": 1,
     "head_width": 16,
     "qkv_bias": True,
+    "output_bias": True,
+    "attention_sinks": True,
     "qk_norm": True,
     "ffn_multiple": 4.0,
     "ffn_width": 80,
