@@ -19,6 +19,7 @@ import torch
 from benchmarks.harness import keep, parser
 from benchmarks.trainer import BYTES, bytes_batch, corpus
 from tasks.stages.canary import CanaryConfig
+from tasks.stages.canary.decision import Sweep
 from tasks.stages.canary.widths import WidthsConfig
 from tasks.trainer.config import OptimConfig, TrainConfig
 from tasks.trainer.model.config import ModelConfig
@@ -54,7 +55,8 @@ def sweep(mup: bool, steps: int) -> dict[str, Any]:
         microbatch=BATCH,
     )
     arms = widths.arms({"arm": "arm-0"})
-    found = widths.found([{**arm, "target_bpb": held_out_bits(config.training(0, arm))} for arm in arms])
+    results = [{**arm, "target_bpb": held_out_bits(config.training(0, arm))} for arm in arms]
+    found = Sweep.of(widths, results)
     moved = found.best(found.widths[-1]) / found.best(found.widths[0])
     return {"best_moves_by": moved, "transfers": found.transfers, **found.model_dump(mode="json")}
 

@@ -8,7 +8,8 @@ Imports neither numpy nor torch: pages, the gate and the command line read decis
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -17,6 +18,7 @@ from tasks.core.errors import InputError
 
 if TYPE_CHECKING:
     from tasks.core.artifact import Artifact
+    from tasks.stages.canary.widths import WidthsConfig
 
 Weights = dict[str, float]
 """Share of each source."""
@@ -215,6 +217,10 @@ class Registered(Record):
     settings: dict[str, Any]
 
 
+_NEAR = 1
+"""Steps of the grid by which the best rate may move between the narrowest and the widest model of a sweep."""
+
+
 class Width(Record):
     """One width of a sweep."""
 
@@ -240,6 +246,28 @@ class Sweep(Record):
     stays: bool
     """Whether the best rate moves by at most one step of the grid."""
 
+    @classmethod
+    def of(cls, config: "WidthsConfig", results: Sequence[Mapping[str, Any]]) -> Self:
+        """Returns what the results of a sweep show; raises InputError if one is missing.
+
+        Args:
+            config: the sweep.
+            results: of every arm and seed, with dim, lr and target_bpb.
+        """
+        rows = [Width(dim=dim, bpb=tuple(_mean(results, dim, lr) for lr in config.lr)) for dim in config.dims]
+        best = [row.bpb.index(min(row.bpb)) for row in rows]
+        widest, moved = rows[-1].bpb, best[-1] - best[0]
+        ends = {0, len(config.lr) - 1}
+        return cls(
+            base_width=config.init.base_width,
+            lr=config.lr,
+            widths=tuple(rows),
+            moved=moved,
+            lost=round(widest[best[0]] - min(widest), 6),
+            at_end=tuple(row.dim for row, index in zip(rows, best, strict=True) if index in ends),
+            stays=abs(moved) <= _NEAR,
+        )
+
     def best(self, row: Width) -> float:
         """Returns the learning rate with the lowest bits at a width."""
         return self.lr[row.bpb.index(min(row.bpb))]
@@ -264,6 +292,14 @@ class Sweep(Record):
         else:
             what = f"do not use the rate of the small model for the large one, which loses {self.lost:.4f} by it"
         return f"Lowest loss with lr {best}; {moves}: {what}"
+
+
+def _mean(results: Sequence[Mapping[str, Any]], dim: int, lr: float) -> float:
+    """Returns the mean over the seeds of the bits of one width and rate."""
+    bits = [row["target_bpb"] for row in results if (row["dim"], row["lr"]) == (dim, lr)]
+    if not bits:
+        raise InputError(f"the sweep of widths has no result of dim {dim} at lr {lr:g}", "run the stage canary for it")
+    return round(fmean(bits), 6)
 
 
 class Findings(Record):

@@ -1,27 +1,22 @@
 """The sweep of widths of a cycle, `[canary.widths]`: the current mixture at several widths and learning rates.
 
-Reads and writes nothing: `arms` lists its arms beside those of the first round, the stage canary trains them like any
-other, and `finalist` and `decide` put `decision.Sweep` into `screening.json`, `mixture.json` and the report. It says
-whether a learning rate that is best for a narrow model is best for a wide one. No mixture depends on it.
+Reads and writes nothing. `arms` lists its arms beside those of the first round, the stage canary trains them like any
+other, and `finalist` and `decide` write what they show (`decision.Sweep`): whether a learning rate that is best for a
+narrow model is best for a wide one. No mixture depends on it.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from statistics import fmean
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
 from tasks.core.config import Config
-from tasks.core.errors import InputError
-from tasks.stages.canary.decision import Sweep, Width
 from tasks.trainer.config import STANDARD, InitConfig, OptimConfig
 from tasks.trainer.model.config import ModelConfig
 
 SWEPT = "width"
 """Kind of the arms of a sweep."""
-_NEAR = 1
-"""Steps of the grid by which the best rate may move between the narrowest and the widest model."""
 
 
 class WidthsConfig(Config):
@@ -76,31 +71,3 @@ class WidthsConfig(Config):
             for dim in self.dims
             for number, lr in enumerate(self.lr, 1)
         ]
-
-    def found(self, results: Sequence[Mapping[str, Any]]) -> Sweep:
-        """Returns what the results of the arms show; raises InputError if one is missing.
-
-        Args:
-            results: of every arm and seed, with dim, lr and target_bpb.
-        """
-        rows = [Width(dim=dim, bpb=tuple(_mean(results, dim, lr) for lr in self.lr)) for dim in self.dims]
-        best = [row.bpb.index(min(row.bpb)) for row in rows]
-        widest, moved = rows[-1].bpb, best[-1] - best[0]
-        ends = {0, len(self.lr) - 1}
-        return Sweep(
-            base_width=self.init.base_width,
-            lr=self.lr,
-            widths=tuple(rows),
-            moved=moved,
-            lost=round(widest[best[0]] - min(widest), 6),
-            at_end=tuple(row.dim for row, index in zip(rows, best, strict=True) if index in ends),
-            stays=abs(moved) <= _NEAR,
-        )
-
-
-def _mean(results: Sequence[Mapping[str, Any]], dim: int, lr: float) -> float:
-    """Returns the mean over the seeds of the bits of one width and rate."""
-    bits = [row["target_bpb"] for row in results if (row["dim"], row["lr"]) == (dim, lr)]
-    if not bits:
-        raise InputError(f"the sweep of widths has no result of dim {dim} at lr {lr:g}", "run the stage canary for it")
-    return round(fmean(bits), 6)

@@ -309,13 +309,14 @@ def _planned(source: BinaryIO, rename: Callable[[str], str], dtypes: Mapping[str
             first, last = entry["data_offsets"]
             if first != end:
                 raise ValueError(f"there is a gap before {name}")
-            stored, shape, end, place = entry["dtype"], entry["shape"], last, Place.of(rename(name))
+            stored, shape, end, text = entry["dtype"], entry["shape"], last, rename(name)
+            place = Place.of(text)
             dtype = all_ or dtypes.get(name, stored)
             written = last - first if dtype == stored else math.prod(shape) * DTYPES[dtype].itemsize
             if place.half is not None:
                 written *= 2 if place.name in halves else 0
                 halves ^= {place.name}
-            parts = renamed(rename(name), shape)
+            parts = renamed(text, shape)
             sizes = (last - first) // len(parts), written // len(parts)
             planned += [
                 _Tensor(name, new, stored, dtype, of_part, *sizes, bool(all_), place, shape) for new, of_part in parts

@@ -27,6 +27,7 @@ from tasks.stages.canary.decision import (
     Record,
     Screened,
     ScreenedArm,
+    Sweep,
     TaskMetrics,
 )
 from tasks.stages.canary.registration import Arm, Cycle, seeds_of
@@ -72,7 +73,7 @@ def screen(config: CanaryConfig, cycle: Cycle, cost: CycleCost) -> Screened:
         runs=runs,
         low_rate_pairs=cost.low_rate_pairs(runs),
         cost=cost.text(runs),
-        sweep=config.widths and config.widths.found(cycle.get("swept", ())),
+        sweep=Sweep.of(config.widths, cycle.get("swept", ())) if config.widths else None,
     )
 
 

@@ -83,7 +83,7 @@ def sweep(*bits: tuple[float, ...]) -> Sweep:
         for dim, row in zip(widths.dims, bits, strict=True)
         for lr, value in zip(rates, row, strict=True)
     ]
-    return widths.found(rows)
+    return Sweep.of(widths, rows)
 
 
 def test_a_rate_may_be_used_if_the_optimum_is_inside_the_grid_and_moves_by_at_most_one_step() -> None:
@@ -97,8 +97,9 @@ def test_a_rate_may_be_used_if_the_optimum_is_inside_the_grid_and_moves_by_at_mo
     assert (outside.stays, outside.transfers, outside.at_end) == (True, False, (16, 64))
     assert "add rates beyond it" in outside.recommendation
     with pytest.raises(InputError, match=r"no result of dim 64 at lr 0\.002"):
-        WidthsConfig(dims=(16, 64), lr=(0.001, 0.002)).found(
-            [{"dim": dim, "lr": lr, "target_bpb": 2.0} for dim, lr in [(16, 0.001), (16, 0.002), (64, 0.001)]]
+        Sweep.of(
+            WidthsConfig(dims=(16, 64), lr=(0.001, 0.002)),
+            [{"dim": dim, "lr": lr, "target_bpb": 2.0} for dim, lr in [(16, 0.001), (16, 0.002), (64, 0.001)]],
         )
 
 

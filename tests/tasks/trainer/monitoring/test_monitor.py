@@ -146,6 +146,9 @@ def test_the_last_checkpoint_may_take_long_also_after_an_early_end(made: Made, t
     (stuck,) = watch.detector.tick(time.monotonic() + FIRST_S + 1)
     assert "no end for 601 s since step 9" in str(stuck)
     assert [step for step, _ in tracker.of("step_s/p90")] == [9], "the speed of the end is sent"
+    resumed = Monitor(watch.output, spec)  # which has seen no earlier measurement
+    resumed.step(9, rows[-1])
+    assert list(resumed.detector.tick(time.monotonic() + STALL_S + 1)) == []
 
 
 def test_an_alert_is_written_to_log_tracker_store_and_page(
