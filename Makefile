@@ -117,9 +117,9 @@ audit: $(TESTABLE) ## known vulnerabilities of the packages in requirements.txt
 
 # Tests wait half of the time: on two cores, four workers need 11 minutes and two need 14. Workers get tests in the
 # order of files and steal work when idle: a file with one long test delays no other, and most fixtures of a module are
-# created once.
+# created once. A test that hangs fails by its name after 15 minutes; the slowest takes two.
 unit: $(TESTABLE) models ## unit tests: seconds to minutes
-	$(PYTEST) -m 'not system and not soak and not oracle' -n $(WORKERS) --dist worksteal
+	$(PYTEST) -m 'not system and not soak and not oracle' -n $(WORKERS) --dist worksteal --timeout 900
 
 # A .pth file makes the packages of .venv available, so only missing ones are installed, and .venv does not change.
 $(ORACLES)/.installed: tests/oracles.txt $(TESTABLE)
